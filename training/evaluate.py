@@ -1,0 +1,294 @@
+"""`python -m training.evaluate`: measure an adapter set on held-out files. Measuring only.
+
+For every set: given claims (the file's own claims, in order, memory of predicted labels), end to
+end from raw turns, and for human_dev also with every reference hidden among foreign sentences.
+Results go to one JSON file with machine, date, commit, seed and the hashes of what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from training.data import Diluter, TeacherTurn, load_teacher_turns
+from training.matching import Agreement, agree
+from training.record import record
+from vista_local.config import ScoreConfig
+from vista_local.errors import VistaError
+from vista_local.evaluator import Evaluator, adapters_dir
+from vista_local.labels import LABELS, SAFE_LABELS, Label, parse_label
+from vista_local.metrics import Confusion, bootstrap_interval, calibration, claim_confusion, pool, turn_confusion
+from vista_local.readers import parse_conversation
+from vista_local.schema import ConversationResult, TurnResult
+from vista_local.scoring import Totals, score_conversation
+
+SEED = 17
+SETS = {
+    "human_dev": "test/human_dev.jsonl",
+    "turns_dev": "test/turns_dev.jsonl",
+    "written_dev": "written/dev.jsonl",
+    "long_dev": "written/long_dev.jsonl",
+}
+DILUTION_SENTENCES = 20
+
+#: What the source data sets' own labels say of a turn: is it faithful by the strict rule?
+ORIGINAL_FAITHFUL = {
+    "fully attributable": True,
+    "not fully attributable": False,
+    "not attributable": False,
+    "generic": False,
+    "original": True,
+    "corrupted": False,
+    "faithful": True,
+    "hallucinated": False,
+}
+
+
+@dataclass(frozen=True)
+class GoldTurn:
+    """What the file says of a turn: labels of its claims, and what derives from them."""
+
+    claims: tuple[str, ...]
+    labels: tuple[Label, ...]
+    original: bool | None
+
+    @property
+    def strict(self) -> bool:
+        """Every claim is VERIFIED."""
+        return all(label is Label.VERIFIED for label in self.labels)
+
+    @property
+    def safe(self) -> bool:
+        """Every claim is safe."""
+        return all(label in SAFE_LABELS for label in self.labels)
+
+
+def load_records(path: Path) -> list[dict[str, Any]]:
+    """The conversations of a file as they stand."""
+    with open(path, encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines if line.strip()]
+
+
+def gold_turns(conversation: dict[str, Any]) -> dict[int, GoldTurn]:
+    """Turns with claims, by their index."""
+    gold = {}
+    for index, turn in enumerate(conversation["turns"]):
+        if "claims" in turn:
+            original = turn.get("original_label")
+            gold[index] = GoldTurn(
+                tuple(c["claim"] for c in turn["claims"]),
+                tuple(parse_label(c["label"]) for c in turn["claims"]),
+                None if original is None else ORIGINAL_FAITHFUL.get(str(original).strip().lower()),
+            )
+    return gold
+
+
+def diluted(records: Sequence[dict[str, Any]], path: Path, sentences: int) -> list[dict[str, Any]]:
+    """The records with the reference of every scored turn hidden among other conversations' sentences."""
+    diluter, rng = Diluter(load_teacher_turns(path)), random.Random(SEED)
+    result = []
+    for conversation in records:
+        turns = []
+        for index, turn in enumerate(conversation["turns"]):
+            if "claims" in turn and turn.get("reference"):
+                reference = turn["reference"]
+                passages = (reference,) if isinstance(reference, str) else tuple(reference)
+                teacher = TeacherTurn(conversation["id"], index, (), turn["text"], passages, (), ())
+                turn = {**turn, "reference": list(diluter.dilute(teacher, sentences, rng))}
+            turns.append(turn)
+        result.append({**conversation, "turns": turns})
+    return result
+
+
+def run(evaluator: Evaluator, records: Sequence[dict[str, Any]]) -> tuple[list[ConversationResult], float]:
+    """Results in order, and the seconds it took."""
+    started = time.monotonic()
+    conversations = [parse_conversation(r, f"conversation {r['id']}") for r in records]
+    results = list(evaluator.score(conversations))
+    return results, time.monotonic() - started
+
+
+def _interval(items: Sequence[Any], statistic: Callable[[Sequence[Any]], float | None]) -> list[float] | None:
+    interval = bootstrap_interval(items, statistic, seed=SEED)
+    return None if interval is None else [round(interval.low, 4), round(interval.high, 4)]
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def turn_figures(
+    results: Sequence[ConversationResult], gold: Sequence[dict[int, GoldTurn]], rule: str
+) -> dict[str, Any]:
+    """Accuracy, balanced accuracy and macro-F1 of a turn rule against the gold claims' verdict.
+
+    Args:
+        rule: "strict", "safe", or "original" (strict verdict against the source's own label).
+    """
+    matrices: list[Confusion[bool]] = []
+    for result, turns in zip(results, gold, strict=True):
+        scores = {s.index: s for s in score_conversation(result).turns}
+        truth, predicted = [], []
+        for index, turn in turns.items():
+            expected = turn.original if rule == "original" else turn.safe if rule == "safe" else turn.strict
+            if expected is None:
+                continue
+            score = scores.get(index)
+            truth.append(expected)
+            predicted.append(None if score is None else score.safe if rule == "safe" else score.strict)
+        matrices.append(turn_confusion(truth, predicted))
+    total = pool(matrices)
+    return {
+        "turns": total.n,
+        "accuracy": _round(total.accuracy),
+        "accuracy_95": _interval(matrices, lambda sample: pool(sample).accuracy),
+        "balanced_accuracy": _round(total.balanced_accuracy),
+        "macro_f1": _round(total.macro_f1),
+    }
+
+
+def claim_figures(results: Sequence[ConversationResult], gold: Sequence[dict[int, GoldTurn]]) -> dict[str, Any]:
+    """Figures over given claims: labels side by side, in the input's order."""
+    matrices: list[Confusion[str]] = []
+    truth: list[str] = []
+    predicted: list[str | None] = []
+    confidence: list[float | None] = []
+    for result, turns in zip(results, gold, strict=True):
+        by_index: dict[int, TurnResult] = {t.index: t for t in result.turns}
+        expected, found = [], []
+        for index, turn in turns.items():
+            claims = by_index[index].claims
+            if [c.text for c in claims] != list(turn.claims):
+                raise VistaError(f"{result.id}, turn {index}: the result's claims are not the given ones")
+            expected += [label.value for label in turn.labels]
+            found += [c.label.value if c.label else None for c in claims]
+            confidence += [c.probs.get(c.label.value) if c.label else None for c in claims]
+        matrices.append(claim_confusion(expected, found))
+        truth += expected
+        predicted += found
+    total = pool(matrices)
+    reliability = calibration(truth, predicted, confidence)
+    return {
+        "claims": total.n,
+        "claim_accuracy": _round(total.accuracy),
+        "claim_accuracy_95": _interval(matrices, lambda sample: pool(sample).accuracy),
+        "macro_f1": _round(total.macro_f1),
+        "macro_f1_95": _interval(matrices, lambda sample: pool(sample).macro_f1),
+        "macro_f1_present": _round(total.macro_f1_present),
+        "ece": _round(reliability.ece),
+        "per_class": total.as_dict(),
+        "label_order": [label.value for label in LABELS],
+    }
+
+
+def decomposition_figures(
+    results: Sequence[ConversationResult], teacher: Sequence[dict[int, Sequence[str]]]
+) -> dict[str, Any]:
+    """Agreement of the claims found with the teacher's claims of the same turns."""
+    parts: list[Agreement] = []
+    for result, turns in zip(results, teacher, strict=True):
+        by_index = {t.index: t for t in result.turns}
+        total = Agreement()
+        for index, claims in turns.items():
+            total = total + agree([c.text for c in by_index[index].claims], claims)
+        parts.append(total)
+
+    def pooled(sample: Sequence[Agreement]) -> Agreement:
+        total = Agreement()
+        for part in sample:
+            total = total + part
+        return total
+
+    figures: dict[str, Any] = {k: _round(v) if isinstance(v, float) else v for k, v in pooled(parts).as_dict().items()}
+    return figures | {"f1_95": _interval(parts, lambda sample: pooled(sample).f1)}
+
+
+def evaluate_set(
+    backend: Any, name: str, path: Path, limit: int | None, modes: Sequence[str], token_budget_note: str
+) -> dict[str, Any]:
+    """All figures of one file."""
+    records = load_records(path)[:limit]
+    gold = [gold_turns(r) for r in records]
+    figures: dict[str, Any] = {"conversations": len(records), "turns": sum(map(len, gold)), "batches": token_budget_note}
+    given = Evaluator(backend, ScoreConfig(given_claims=True))
+    for mode in modes:
+        if mode == "end_to_end":
+            results, seconds = run(Evaluator(backend, ScoreConfig()), records)
+            figures[mode] = _end_to_end(results, records, gold)
+        else:
+            shown = diluted(records, path, DILUTION_SENTENCES) if mode == "diluted" else records
+            results, seconds = run(given, shown)
+            figures[mode] = claim_figures(results, gold)
+        figures[mode] |= {rule: turn_figures(results, gold, rule) for rule in ("strict", "safe")}
+        if any(t.original is not None for turns in gold for t in turns.values()):
+            figures[mode]["original"] = turn_figures(results, gold, "original")
+        totals = Totals.pooled(score_conversation(r).totals for r in results)
+        figures[mode] |= {
+            "coverage": _round(totals.coverage),
+            "windows": totals.windows,
+            "chunks": totals.chunks,
+            "unsupported_extractions": totals.unsupported_extractions,
+            "seconds": round(seconds, 1),
+        }
+        typer.echo(f"{name} {mode}: {json.dumps({k: v for k, v in figures[mode].items() if k != 'per_class'})}")
+    return figures
+
+
+def _end_to_end(
+    results: Sequence[ConversationResult], records: Sequence[dict[str, Any]], gold: Sequence[dict[int, GoldTurn]]
+) -> dict[str, Any]:
+    teacher: list[dict[int, Sequence[str]]] = []
+    for conversation, turns in zip(records, gold, strict=True):
+        own = {i: conversation["turns"][i].get("teacher_claims") for i in turns}
+        teacher.append({i: [c["claim"] for c in o] if o is not None else turns[i].claims for i, o in own.items()})
+    return {"decomposition": decomposition_figures(results, teacher)}
+
+
+def main(
+    adapters: Annotated[str | None, typer.Option(help="adapter set: folder or name")] = None,
+    data: Annotated[Path, typer.Option(help="folder with test/ and written/")] = Path("../shared/data"),
+    out: Annotated[Path | None, typer.Option(help="default: evaluation.json in the adapter set")] = None,
+    sets: Annotated[str, typer.Option(help="comma-separated: " + ", ".join(SETS))] = "human_dev,turns_dev,written_dev",
+    modes: Annotated[str, typer.Option(help="given_claims, end_to_end, diluted (human_dev only)")] = (
+        "given_claims,end_to_end,diluted"
+    ),
+    limit: Annotated[int | None, typer.Option(help="only the first conversations of each set")] = None,
+    threads: Annotated[int, typer.Option(help="CPU threads")] = 2,
+) -> None:
+    """Measure an adapter set; figures of sets and modes that are not asked for are kept."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        folder = adapters_dir(adapters)
+        evaluator = Evaluator.from_pretrained(folder, threads=threads)
+        described = evaluator.backend.describe()
+        target = out or folder / "evaluation.json"
+        report: dict[str, Any] = {}
+        if target.is_file():
+            report = json.loads(target.read_text(encoding="utf-8"))
+            if report.get("adapters") != described["adapters"]:
+                report = {}  # other weights: their figures don't belong beside these
+        report |= {"record": record(SEED), "adapters": described["adapters"], "models": described}
+        for name in sets.split(","):
+            if name not in SETS:
+                raise VistaError(f"unknown set {name!r}; accepted: {', '.join(SETS)}")
+            wanted = [m for m in modes.split(",") if m != "diluted" or name == "human_dev"]
+            note = f"at most {described['token_budget']} padded tokens"
+            figures = evaluate_set(evaluator.backend, name, data / SETS[name], limit, wanted, note)
+            report[name] = report.get(name, {}) | figures
+            target.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except VistaError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"written to {target}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

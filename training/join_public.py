@@ -1,0 +1,502 @@
+"""`python -m training.join_public`: the public part of the training data, made whole on the user's machine.
+
+The repository holds the teacher's claims and labels of public turns, keyed by id, and none of their
+text. This joins them with the user's own copies of BEGIN (dev files), FaithDial's data audit and FADE
+(human-verified file), and writes conversations in the form of the other training files.
+
+An id is its source's name, a hyphen, and the first 8 hex digits of the SHA-1 of
+norm(reference) + "|" + norm(response). So a row is found by its content: the order of the rows, quotes
+and white space of the copies don't matter.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vista_local.errors import InputError, VistaError
+from vista_local.labels import parse_label
+
+DATA = Path(__file__).parent / "data"
+SPLITS = ("train", "dev")
+FADE_FILE = "human_verified_500.csv"
+FADE_ORIGINAL, FADE_CORRUPTED = "fade_orig", "fade_corrupt"
+MISSING_FILE = "missing.json"
+SHOWN_MISSING = 5
+"""Missing ids printed for each source; all of them are in MISSING_FILE."""
+
+# Column names compare without case, and with spaces and hyphens as underscores. Each tuple starts with
+# the name that the published file has; the others are spellings of the same thing in sister files.
+REFERENCE_COLUMNS = ("knowledge", "evidence", "reference", "source_knowledge")
+RESPONSE_COLUMNS = ("response", "model_response", "generated_response", "original_response")
+CORRUPTED_COLUMNS = ("corrupted_response", "corrupt_response", "corrupted", "perturbed_response")
+HISTORY_COLUMNS = (
+    *("history", "message", "dialogue_history", "dialog_history", "context", "dialogue_context", "dialogue"),
+    *("previous_utterance", "previous_turn", "utterance"),
+)
+FADE_REFERENCE_COLUMNS = ("knowledge_base", "render", "knowledge", "kb", "knowledge_base.render", "knowledge_base_render")
+
+_TURN_BREAK = re.compile(r"\s*(?:\n|</?s>|<sep>|\[sep\]|<eos>|<eot>|\|\|\|)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """One turn of a user's copy: the scored response, its reference, and the utterances before it."""
+
+    reference: str
+    response: str
+    history: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TurnLabels:
+    """What the repository holds of one public conversation; `turns` counts the scored turn in."""
+
+    id: str
+    source: str
+    original_label: str | None
+    turns: int
+    target: int
+    claims: tuple[tuple[str, str], ...]
+
+    def record(self) -> dict[str, Any]:
+        """The line of the labels file."""
+        return {
+            "id": self.id,
+            "source": self.source,
+            "original_label": self.original_label,
+            "turns": self.turns,
+            "target": self.target,
+            "claims": self.claim_records(),
+        }
+
+    def claim_records(self) -> list[dict[str, str]]:
+        """The claims as they stand in both files."""
+        return [{"claim": claim, "label": label} for claim, label in self.claims]
+
+
+@dataclass
+class SourceCount:
+    """How the labels of one source fared."""
+
+    labelled: int = 0
+    joined: int = 0
+    short_history: int = 0
+    missing: list[str] = field(default_factory=list)
+
+
+def norm(text: str) -> str:
+    """Lower-cased a-z and 0-9 only: what an id is made of."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def public_id(source: str, reference: str, response: str) -> str:
+    """The id of a public turn."""
+    digest = hashlib.sha1(f"{norm(reference)}|{norm(response)}".encode(), usedforsecurity=False).hexdigest()
+    return f"{source}-{digest[:8]}"
+
+
+def labels_of(conversation: Mapping[str, Any]) -> TurnLabels:
+    """The labels of a full conversation, without a word of its turns or its reference.
+
+    Raises:
+        ValueError: not exactly one turn carries claims, or it isn't the last one.
+        KeyError: a field is missing.
+    """
+    turns = conversation["turns"]
+    targets = [index for index, turn in enumerate(turns) if "claims" in turn]
+    if targets != [len(turns) - 1]:
+        raise ValueError(f"the turns with claims are {targets}, not the last turn alone")
+    target = turns[-1]
+    return TurnLabels(
+        id=conversation["id"],
+        source=conversation["source"],
+        original_label=target.get("original_label"),
+        turns=len(turns),
+        target=targets[0],
+        claims=tuple((c["claim"], c["label"]) for c in target["claims"]),
+    )
+
+
+def read_labels(path: Path) -> list[TurnLabels]:
+    """The labels file of one split.
+
+    Raises:
+        InputError: no such file, or a line isn't in the form of `TurnLabels.record`; names file and line.
+    """
+    return [_parse_labels(record, where) for where, record in _json_lines(path)]
+
+
+def _parse_labels(record: dict[str, Any], where: str) -> TurnLabels:
+    try:
+        claims = tuple((str(c["claim"]), str(c["label"])) for c in record["claims"])
+        for _, label in claims:
+            parse_label(label)
+        labels = TurnLabels(
+            record["id"], record["source"], record["original_label"], record["turns"], record["target"], claims
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"no labels of a public turn: {error!r}", where) from error
+    if labels.target != labels.turns - 1:
+        raise InputError(f"target {labels.target} is not the last of {labels.turns} turns", where)
+    return labels
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield f"{path}, line {number}", json.loads(line)
+    except OSError as error:
+        raise InputError(f"can't be read: {error.strerror}", str(path)) from error
+    except ValueError as error:
+        raise InputError(f"no JSON Lines: {error}", str(path)) from error
+
+
+def read_begin(folder: Path, wanted: Iterable[str]) -> Iterator[tuple[str, SourceRow]]:
+    """The rows of BEGIN's dev files, wherever they lie below `folder`; its test files are not opened.
+
+    Raises:
+        InputError: the folder or all of its dev files are missing, or a file lacks a column.
+    """
+    names = {f"{source}.tsv": source for source in wanted}
+    for path in _find(folder, names, "*.tsv", lambda path: path.name.lower()):
+        # The published files quote nothing, and quotes stand unpaired in the text: a reader that
+        # knows quotes would swallow rows.
+        rows = _table(path, delimiter="\t", quoting=csv.QUOTE_NONE)
+        yield from _plain_rows(path, names[path.name.lower()], rows, RESPONSE_COLUMNS)
+
+
+def read_faithdial(folder: Path, wanted: Iterable[str]) -> Iterator[tuple[str, SourceRow]]:
+    """The rows of FaithDial's data-audit files below `folder` (the repository or its data-audit folder).
+
+    The source of `CTRL/ctrl_processed_wow.csv` is `faithdial_audit_CTRL_ctrl_wow`.
+
+    Raises:
+        InputError: the folder or all of its audit files are missing, or a file lacks a column.
+    """
+
+    def key(path: Path) -> str:
+        return f"faithdial_audit_{path.parent.name}_{path.stem.replace('_processed', '')}".lower()
+
+    sources = {source.lower(): source for source in wanted}
+    for path in _find(folder, sources, "*.csv", key):
+        # The column of a model's responses bears the model's name, which is the folder's too.
+        responses = (*RESPONSE_COLUMNS, _column_key(path.parent.name))
+        yield from _plain_rows(path, sources[key(path)], _table(path), responses)
+
+
+def read_fade(path: Path) -> Iterator[tuple[str, SourceRow]]:
+    """The rows of FADE's human-verified file, given itself or by a folder above it; two turns for each row.
+
+    Raises:
+        InputError: the file is missing or lacks a column.
+    """
+    files = [path] if path.is_file() else _find(path, {FADE_FILE}, "*.csv", lambda p: p.name.lower())
+    for file in files:
+        header, rows = _table(file)
+        reference = _column(header, FADE_REFERENCE_COLUMNS, "the knowledge", file)
+        history = _column(header, HISTORY_COLUMNS, "the history", file)
+        responses = {
+            FADE_ORIGINAL: _column(header, RESPONSE_COLUMNS, "the response", file),
+            FADE_CORRUPTED: _column(header, CORRUPTED_COLUMNS, "the corrupted response", file),
+        }
+        for row in rows:
+            for source, column in responses.items():
+                yield source, SourceRow(rendered(row[reference]), row[column], utterances(row[history]))
+
+
+def _plain_rows(
+    path: Path, source: str, table: tuple[list[str], list[list[str]]], responses: Sequence[str]
+) -> Iterator[tuple[str, SourceRow]]:
+    header, rows = table
+    reference = _column(header, REFERENCE_COLUMNS, "the knowledge", path)
+    response = _column(header, responses, "the response", path)
+    history = _column(header, HISTORY_COLUMNS, "the history", path)
+    for row in rows:
+        # One previous utterance, taken as it stands. A few cells read "[]": the labelled data have
+        # them as an utterance too, and a join has to give the data that the adapters were trained on.
+        previous = (row[history],) if row[history].strip() else ()
+        yield source, SourceRow(row[reference], row[response], previous)
+
+
+def _find(folder: Path, names: Iterable[str], pattern: str, key: Callable[[Path], str]) -> list[Path]:
+    """Files below `folder` whose key is among `names`."""
+    if not folder.exists():
+        raise InputError("no such file or folder", str(folder))
+    wanted = set(names)
+    found = sorted(path for path in folder.rglob(pattern) if path.is_file() and key(path) in wanted)
+    if not found:
+        raise InputError(f"none of the expected files is below this folder: {', '.join(sorted(wanted))}", str(folder))
+    return found
+
+
+def _table(path: Path, delimiter: str = ",", quoting: int = csv.QUOTE_MINIMAL) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a file with columns; rows cut short are left out (their ids come out as missing)."""
+    csv.field_size_limit(sys.maxsize if sys.maxsize < 2**31 else 2**31 - 1)
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as lines:
+            table = list(csv.reader(lines, delimiter=delimiter, quoting=quoting))  # type: ignore[arg-type]
+    except OSError as error:
+        raise InputError(f"can't be read: {error.strerror}", str(path)) from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"no table in UTF-8: {error}", str(path)) from error
+    if not table:
+        raise InputError("the file is empty", str(path))
+    header, *rows = table
+    return header, [row for row in rows if len(row) >= len(header)]
+
+
+def _column_key(name: str) -> str:
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())
+
+
+def _column(header: Sequence[str], accepted: Sequence[str], what: str, path: Path) -> int:
+    keys = [_column_key(name) for name in header]
+    for name in accepted:
+        if name in keys:
+            return keys.index(name)
+    raise InputError(
+        f"no column for {what}; found: {', '.join(header)}; accepted: {', '.join(accepted)}",
+        str(path),
+    )
+
+
+def _literal(cell: str) -> Any:
+    """The value of a cell that holds JSON or a Python literal; the cell itself where it's plain text."""
+    if cell.strip()[:1] in ("{", "["):
+        for parse in (json.loads, ast.literal_eval):
+            try:
+                return parse(cell.strip())
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+    return cell
+
+
+def rendered(cell: str) -> str:
+    """FADE's reference: the `render` of a knowledge_base cell (of each entry, if there are several)."""
+    value = _literal(cell)
+    parts = value if isinstance(value, list) else [value]
+    texts = [part.get("render", "") if isinstance(part, dict) else part for part in parts]
+    return " ".join(" ".join(map(str, text)) if isinstance(text, list) else str(text) for text in texts)
+
+
+def utterances(cell: str) -> tuple[str, ...]:
+    """The utterances of a history cell: a list in JSON or Python, or text with line breaks or separators."""
+    value = _literal(cell)
+    if not isinstance(value, list):
+        return tuple(part for part in _TURN_BREAK.split(str(value)) if part.strip())
+    texts = []
+    for entry in value:
+        if isinstance(entry, dict):
+            entry = next((entry[k] for k in ("text", "utterance", "message", "content") if k in entry), "")
+        texts.append(str(entry))
+    return tuple(text for text in texts if text.strip())
+
+
+def index_rows(rows: Iterable[tuple[str, SourceRow]]) -> dict[str, list[SourceRow]]:
+    """Rows by id. Rows that say the same under the same reference share an id and differ in history."""
+    index: dict[str, list[SourceRow]] = defaultdict(list)
+    for source, row in rows:
+        index[public_id(source, row.reference, row.response)].append(row)
+    return dict(index)
+
+
+def join(
+    labels: Iterable[TurnLabels], index: Mapping[str, Sequence[SourceRow]], counts: dict[str, SourceCount]
+) -> list[dict[str, Any]]:
+    """Conversations for all labels whose id is in `index`, in the labels' order; `counts` is added to."""
+    conversations = []
+    for turn in labels:
+        count = counts.setdefault(turn.source, SourceCount())
+        count.labelled += 1
+        rows = index.get(turn.id)
+        if not rows:
+            count.missing.append(turn.id)
+            continue
+        # Of rows with one id, the one with just the history that the teacher saw, else a longer one.
+        row = max(rows, key=lambda r: (len(r.history) == turn.target, len(r.history) > turn.target))
+        count.joined += 1
+        count.short_history += len(row.history) < turn.target
+        conversations.append(conversation(turn, row))
+    return conversations
+
+
+def conversation(labels: TurnLabels, row: SourceRow) -> dict[str, Any]:
+    """One conversation in the form of the training files.
+
+    The teacher saw the last `labels.target` utterances. The one before the scored turn is the user's,
+    and roles alternate from there backwards.
+    """
+    history = row.history[-labels.target :] if labels.target else ()
+    turns: list[dict[str, Any]] = [
+        {"role": "user" if (len(history) - position) % 2 else "assistant", "text": text}
+        for position, text in enumerate(history)
+    ]
+    scored = {
+        "role": "assistant",
+        "text": row.response,
+        "reference": row.reference,
+        "claims": labels.claim_records(),
+        "original_label": labels.original_label,
+    }
+    return {"id": labels.id, "source": labels.source, "turns": [*turns, scored]}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write beside `path`, then rename: a reader sees the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with open(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp's 0600 would keep the file from the user's group
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def write_labels(data: Path, out: Path) -> int:
+    """Make the labels files of the repository from the full conversations; return their number.
+
+    Raises:
+        InputError: a file is missing, or a line isn't a public conversation.
+    """
+    total = 0
+    for split in SPLITS:
+        labels = []
+        for where, record in _json_lines(data / f"{split}.jsonl"):
+            try:
+                labels.append(labels_of(record))
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(f"no public conversation: {error!r}", where) from error
+        write_atomically(out / f"{split}.jsonl", _lines(turn.record() for turn in labels))
+        total += len(labels)
+    return total
+
+
+def join_public(
+    labels: Path, out: Path, begin: Path | None = None, faithdial: Path | None = None, fade: Path | None = None
+) -> dict[str, SourceCount]:
+    """Join the labels in `labels` with the copies given, write both splits and MISSING_FILE to `out`.
+
+    Raises:
+        InputError: a path is missing, or a file isn't in the form expected.
+        VistaError: no copy is given, or nothing joined; nothing is written then.
+    """
+    if begin is None and faithdial is None and fade is None:
+        raise VistaError("no copy given; accepted: --begin DIR, --faithdial DIR, --fade FILE_OR_DIR, one or more")
+    splits = {split: read_labels(labels / f"{split}.jsonl") for split in SPLITS}
+    sources = sorted({turn.source for turns in splits.values() for turn in turns})
+    rows: list[tuple[str, SourceRow]] = []
+    if begin is not None:
+        rows.extend(read_begin(begin, [s for s in sources if s.startswith("begin_dev_")]))
+    if faithdial is not None:
+        rows.extend(read_faithdial(faithdial, [s for s in sources if s.startswith("faithdial_audit_")]))
+    if fade is not None:
+        rows.extend(read_fade(fade))
+    index = index_rows(rows)
+    counts: dict[str, SourceCount] = {}
+    joined = {split: join(turns, index, counts) for split, turns in splits.items()}
+    if not any(joined.values()):
+        total = sum(count.labelled for count in counts.values())
+        raise VistaError(f"nothing joined: none of the {total} labelled turns is among the {len(rows)} turns read")
+    _ignore_in_git(out)
+    for split, conversations in joined.items():
+        write_atomically(out / f"{split}.jsonl", _lines(conversations))
+    missing = {source: count.missing for source, count in sorted(counts.items()) if count.missing}
+    if missing:
+        write_atomically(out / MISSING_FILE, json.dumps(missing, indent=1) + "\n")
+    else:
+        (out / MISSING_FILE).unlink(missing_ok=True)
+    return counts
+
+
+def _ignore_in_git(out: Path) -> None:
+    """Keep a new output folder out of git: most of its text is under licences of its own."""
+    if not out.exists():
+        write_atomically(out / ".gitignore", "*\n")
+
+
+def report(counts: Mapping[str, SourceCount]) -> str:
+    """The table of sources, then the missing ids."""
+    width = max(len(source) for source in (*counts, "source"))
+    lines = [f"{'source':<{width}}  labelled  joined  missing  short history"]
+    for source, c in sorted(counts.items()):
+        lines.append(f"{source:<{width}}  {c.labelled:8d}  {c.joined:6d}  {len(c.missing):7d}  {c.short_history:13d}")
+    joined = sum(c.joined for c in counts.values())
+    total = sum(c.labelled for c in counts.values())
+    lines.append(f"joined {joined} of {total}")
+    if any(c.short_history for c in counts.values()):
+        lines.append("short history: the copy has fewer utterances before the turn than the teacher saw")
+    for source, c in sorted(counts.items()):
+        if c.missing:
+            rest = len(c.missing) - SHOWN_MISSING
+            more = f" and {rest} more, see {MISSING_FILE}" if rest > 0 else ""
+            lines.append(f"missing of {source}: {' '.join(c.missing[:SHOWN_MISSING])}{more}")
+    return "\n".join(lines)
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    begin: Annotated[Path | None, typer.Option(help="folder with BEGIN's begin_dev_*.tsv, at any depth")] = None,
+    faithdial: Annotated[Path | None, typer.Option(help="FaithDial's repository or its data-audit folder")] = None,
+    fade: Annotated[Path | None, typer.Option(help=f"FADE's {FADE_FILE}, or a folder above it")] = None,
+    out: Annotated[Path, typer.Option(help="output folder", show_default="training/data/public")] = DATA / "public",
+    labels: Annotated[
+        Path, typer.Option(help="folder of the labels", show_default="training/data/public_labels")
+    ] = DATA / "public_labels",
+) -> None:
+    """Join the public labels with your own copies of BEGIN, FaithDial's data audit and FADE."""
+    if context.invoked_subcommand is not None:
+        return
+    try:
+        counts = join_public(labels, out, begin, faithdial, fade)
+    except VistaError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(report(counts))
+
+
+@app.command(name="strip-labels", hidden=True)
+def strip_labels(
+    data: Annotated[Path, typer.Argument(help="folder of the full train.jsonl and dev.jsonl")],
+    out: Annotated[
+        Path, typer.Option(help="output folder", show_default="training/data/public_labels")
+    ] = DATA / "public_labels",
+) -> None:
+    """Make the committed labels from the full conversations (maintainers only)."""
+    try:
+        typer.echo(f"{write_labels(data, out)} turns")
+    except VistaError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,43 @@
+"""`python -m training.train STAGE`: train one adapter from its recipe; run again to resume."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from training.common import load_config
+from vista_local.errors import VistaError
+
+
+def main(
+    stage: Annotated[str, typer.Argument(help="decompose, verify or categorise")],
+    config: Annotated[Path | None, typer.Option(help="recipe; default: configs/default/STAGE.yaml")] = None,
+    out: Annotated[Path | None, typer.Option(help="run folder; default: runs/STAGE")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="stop after so many optimiser steps")] = None,
+) -> None:
+    """Train one adapter. The adapter lands in OUT/adapter, what the run was in OUT/run.json."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from training import classify, decompose
+
+    try:
+        overrides = {"max_steps": max_steps} if max_steps is not None else None
+        recipe = load_config(config or Path("configs/default") / f"{stage}.yaml", overrides)
+        if recipe.stage != stage:
+            raise VistaError(f"the recipe is for stage {recipe.stage!r}, not {stage!r}")
+        folder = out or Path("runs") / stage
+        folder.mkdir(parents=True, exist_ok=True)
+        run = (decompose if stage == "decompose" else classify).train(recipe, folder)
+    except VistaError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    (folder / "run.json").write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+    typer.echo(json.dumps(run))
+
+
+if __name__ == "__main__":
+    typer.run(main)

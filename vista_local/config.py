@@ -1,0 +1,85 @@
+"""Settings of a scoring run, checked: unknown keys are refused with the nearest known one."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vista_local.errors import InputError
+from vista_local.history import ContextMode
+
+Unreferenced = Literal["skip", "trust", "verify"]
+
+
+class MemoryConfig(BaseModel):
+    """The knowledge store."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    unreferenced: Unreferenced = Field("skip", description="turns without reference: skip, trust or verify them")
+    budget_tokens: int = Field(512, ge=16, description="most tokens of store entries in a prompt")
+
+
+class ScoreConfig(BaseModel):
+    """Everything about a run that its results depend on, apart from models and input."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    context: ContextMode = Field("recent", description="history shown to verify and categorise")
+    memory: MemoryConfig = MemoryConfig()
+    full_probs: bool = Field(False, description="run categorise on verified claims too")
+    given_claims: bool = Field(False, description="label the claims that the input carries")
+    oracle_memory: bool = Field(False, description="fill the store from the input's own labels (analysis only)")
+    shard_size: int = Field(32, ge=1, description="conversations scored together")
+
+
+#: `--profile paper`: the published method's main setting.
+PROFILES: dict[str, dict[str, Any]] = {"paper": {"context": "none", "memory": {"unreferenced": "trust"}}}
+
+
+def load_config(
+    path: Path | None = None, overrides: dict[str, Any] | None = None, profile: str | None = None
+) -> ScoreConfig:
+    """Settings from a profile, a YAML file and overrides, the later winning.
+
+    Raises:
+        InputError: the file is unreadable, or a key or value is not known; names file and key.
+    """
+    data: dict[str, Any] = {}
+    where = str(path) if path else "settings"
+    if profile is not None:
+        if profile not in PROFILES:
+            raise InputError(f"unknown profile {profile!r}; accepted: {', '.join(PROFILES)}")
+        _merge(data, PROFILES[profile])
+    if path is not None:
+        try:
+            loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise InputError(f"cannot be read: {error}", where) from error
+        if not isinstance(loaded, dict):
+            raise InputError(f"a mapping of settings is expected, found {type(loaded).__name__}", where)
+        _merge(data, loaded)
+    _merge(data, overrides or {})
+    try:
+        return ScoreConfig.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = [*ScoreConfig.model_fields, *(f"memory.{name}" for name in MemoryConfig.model_fields)]
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+            raise InputError(f"unknown setting {key!r}{hint}", where) from error
+        raise InputError(f"setting {key!r}: {first['msg']}, found {first['input']!r}", where) from error
+
+
+def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = dict(value) if isinstance(value, dict) else value

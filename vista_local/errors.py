@@ -1,0 +1,22 @@
+"""The errors that end a command: a sentence for the user, never a trace."""
+
+from __future__ import annotations
+
+
+class VistaError(Exception):
+    """Something the user can mend. The message says what was found, where, and what is accepted."""
+
+
+class InputError(VistaError):
+    """Bad input. `where` names file, line and field as far as known."""
+
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(f"{where}: {message}" if where else message)
+        self.where = where
+
+
+class MissingExtraError(VistaError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is needed for this; install it with: pip install 'vista-local[{extra}]'")

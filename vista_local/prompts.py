@@ -1,0 +1,100 @@
+"""Every word that the models are told, in one place, versioned.
+
+A change of any string here changes what trained adapters see: raise `PROMPT_VERSION`.
+Instructions for students are short and carry no examples; adapters carry the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vista_local.labels import Label
+from vista_local.schema import Role
+
+PROMPT_VERSION = "1"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request in the base's chat form: a system message and a user message."""
+
+    system: str
+    user: str
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A line of history as it is shown to a model."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True)
+class StoreLine:
+    """A store entry as it is shown to a model; `stated` marks an unverifiable statement."""
+
+    text: str
+    stated: bool = False
+
+
+DECOMPOSE_SYSTEM = (
+    "List the claims that the reply makes, one a line. Each must be clear when read alone. No claim: write None."
+)
+
+VERIFY_SYSTEM = (
+    "Do the reference or the known facts support the claim? Names, numbers, dates and strength must match. "
+    "Earlier talk is no evidence. Answer {yes} or {no}."
+)
+
+CATEGORISE_SYSTEM = (
+    "The claim is not confirmed. Why? {CONTRADICTED}: the reference or the known facts refute it. "
+    "{LACKING_EVIDENCE}: a fact they leave open. {OUT_OF_SCOPE}: opinion, taste, experience or remark. "
+    "{ABSTENTION}: lack of knowledge. One word."
+)
+
+_SPEAKER = {Role.USER: "User", Role.ASSISTANT: "Assistant"}
+
+
+def history_block(history: Sequence[Utterance]) -> str:
+    """History as speaker-tagged lines; line breaks inside an utterance become spaces, so that an
+    utterance can't imitate a heading or another speaker's line."""
+    return "\n".join(f"{_SPEAKER[u.role]}: {' '.join(u.text.split())}" for u in history)
+
+
+def decompose_user(history: Sequence[Utterance], reply: str) -> str:
+    """User message of the decompose stage."""
+    talk = f"Conversation:\n{history_block(history)}\n\n" if history else ""
+    return f"{talk}Reply:\n{reply.strip()}"
+
+
+def evidence_user(history: Sequence[Utterance], store: Sequence[StoreLine], reference: str) -> str:
+    """User message of verify and categorise, up to and with the heading of the claim.
+
+    A claim is appended after a space; all claims of a turn share this prefix.
+    """
+    parts = []
+    if history:
+        parts.append(f"Earlier talk (no evidence):\n{history_block(history)}")
+    if store:
+        lines = "\n".join(f"- (stated) {s.text}" if s.stated else f"- {s.text}" for s in store)
+        parts.append(f"Known facts:\n{lines}")
+    parts.append(f"Reference:\n{reference.strip() or '(none)'}")
+    parts.append("Claim:")
+    return "\n\n".join(parts)
+
+
+def verify_system(yes: str, no: str) -> str:
+    """Instruction of the verify stage, with the base's own label words."""
+    return VERIFY_SYSTEM.format(yes=yes, no=no)
+
+
+def categorise_system(words: Mapping[Label, str]) -> str:
+    """Instruction of the categorise stage, with the base's own label words."""
+    return CATEGORISE_SYSTEM.format(**{label.value: word for label, word in words.items()})
+
+
+def render_claim_list(claims: Sequence[str]) -> str:
+    """The form in which decompose answers; `vista_local.claims.parse_claims` reads it back."""
+    return "\n".join(f"- {' '.join(c.split())}" for c in claims) if claims else "None"

@@ -1,0 +1,212 @@
+"""A run over a file: shards in, lines out, resumable.
+
+The output is appended shard by shard and synced to disk after each. A run can be stopped at any
+moment; `resume` keeps the shards that are whole, drops what follows them, and goes on, so that the
+file equals an uninterrupted run's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from vista_local.errors import InputError, VistaError
+from vista_local.output import result_line
+from vista_local.pipeline import Pipeline
+from vista_local.schema import Conversation, ConversationResult
+
+#: Conversations in the first shard; shards double from here to the configured size, so that the
+#: first results of a run come within seconds.
+FIRST_SHARD = 4
+
+
+def shard_sizes(largest: int) -> Iterator[int]:
+    """Sizes of consecutive shards: 4, 8, 16, ... up to `largest`, then `largest` for ever."""
+    size = min(FIRST_SHARD, largest)
+    while True:
+        yield size
+        size = min(2 * size, largest)
+
+
+def shards(conversations: Iterable[Conversation], largest: int) -> Iterator[list[Conversation]]:
+    """Consecutive conversations in shards; the last one may be shorter."""
+    iterator = iter(conversations)
+    for size in shard_sizes(largest):
+        shard = list(islice(iterator, size))
+        if not shard:
+            return
+        yield shard
+
+
+def whole_shards(lines: int, largest: int) -> int:
+    """How many of `lines` finished conversations belong to whole shards."""
+    done = 0
+    for size in shard_sizes(largest):
+        if done + size > lines:
+            return done
+        done += size
+    raise AssertionError("shard_sizes never ends")
+
+
+class OutputFile:
+    """The result file of one run: locked, appended to, synced.
+
+    Args:
+        path: the file.
+        run: the run record; on resume the lines that are there must carry the same one.
+        largest_shard: configured shard size.
+        resume: keep whole shards that are there; otherwise a file with content is refused.
+
+    Raises:
+        VistaError: the file can't be written, is in use by another run, has content without
+            `resume`, or comes from another run.
+    """
+
+    def __init__(self, path: Path, run: dict[str, Any], largest_shard: int, resume: bool) -> None:
+        self.path = path
+        self.kept_ids: list[str] = []
+        existed = path.exists()
+        try:
+            self._stream: BinaryIO = open(path, "r+b" if existed else "w+b")  # noqa: SIM115 - closed by `close`
+        except OSError as error:
+            raise VistaError(f"{path}: cannot be written: {error.strerror}") from error
+        try:
+            self._lock()
+            if existed and path.stat().st_size and not resume:
+                raise VistaError(f"{path}: exists; add --resume to go on with it, or choose another file")
+            self._keep(run, largest_shard)
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def _lock(self) -> None:
+        import fcntl
+
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise VistaError(f"{self.path}: another run is writing to this file") from error
+
+    def _keep(self, run: dict[str, Any], largest_shard: int) -> None:
+        ends: list[int] = []
+        position = 0
+        for number, line in enumerate(self._stream, start=1):
+            position += len(line)
+            if not line.endswith(b"\n"):
+                break  # the tail of an interrupted write
+            try:
+                data = json.loads(line)
+                conversation_id, run_id = data["id"], data["run"]["id"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise VistaError(f"{self.path}, line {number}: not a result line; nothing was changed") from error
+            if run_id != run["id"]:
+                raise VistaError(
+                    f"{self.path}, line {number}: written by run {run_id}, this is run {run['id']} "
+                    "(other models, settings or versions); choose another output file"
+                )
+            ends.append(position)
+            self.kept_ids.append(conversation_id)
+        kept = whole_shards(len(ends), largest_shard)
+        del self.kept_ids[kept:]
+        self._stream.truncate(ends[kept - 1] if kept else 0)
+        self._stream.seek(0, os.SEEK_END)
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Write a shard's lines and wait until they are on disk.
+
+        Raises:
+            VistaError: the disk is full or fails; whole shards stay as they are.
+        """
+        try:
+            self._stream.write("".join(line + "\n" for line in lines).encode("utf-8"))
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            raise VistaError(f"{self.path}: {error.strerror}; finished shards are kept, go on with --resume") from error
+
+    def close(self) -> None:
+        """Release the file."""
+        with suppress(OSError):  # a full disk was reported by `append`
+            self._stream.close()
+
+    def __enter__(self) -> OutputFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+@contextmanager
+def stop_between_shards() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C or SIGTERM ends the run after the current shard; a second Ctrl-C at once.
+
+    Yields a function that says whether a stop was asked for. Outside the main thread, where Python
+    allows no signal handlers, it always says no.
+    """
+    asked = False
+
+    def handler(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    previous = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)
+
+
+def score_to_file(
+    pipeline: Pipeline,
+    conversations: Iterable[Conversation],
+    output: OutputFile,
+    run: dict[str, Any],
+    on_results: Callable[[list[ConversationResult]], None] | None = None,
+) -> bool:
+    """Score everything that `output` doesn't hold yet.
+
+    Returns:
+        True if the input was finished, False if a stop was asked for.
+
+    Raises:
+        InputError: on resume, the input doesn't begin with the conversations that are in the output.
+    """
+    iterator = iter(conversations)
+    for number, kept in enumerate(output.kept_ids, start=1):
+        found = next(iterator, None)
+        if found is None or found.id != kept:
+            raise InputError(
+                f"holds {kept!r} as conversation {number}, the input {found.id if found else 'ends'!r}; "
+                "resume needs the same input",
+                str(output.path),
+            )
+    with stop_between_shards() as stop_asked:
+        # Shard sizes continue where the kept ones end, so that batches equal an uninterrupted run's.
+        done = 0
+        for size in shard_sizes(pipeline.config.shard_size):
+            if done < len(output.kept_ids):
+                done += size
+                continue
+            shard = list(islice(iterator, size))
+            if not shard:
+                return True
+            results = pipeline.score_shard(shard)
+            output.append(result_line(r, run) for r in results)
+            if on_results:
+                on_results(results)
+            if stop_asked():
+                return next(iterator, None) is None
+    return True

@@ -1,0 +1,105 @@
+"""What a conversation is, and what comes back for it. Plain frozen data; no model, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from vista_local.labels import Label
+
+SCHEMA = "vista-local/1"
+
+
+class Role(StrEnum):
+    """Who speaks. Only assistant turns are scored; other roles are history."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True)
+class GivenClaim:
+    """A claim that the input carries, with its label where one was given."""
+
+    text: str
+    label: Label | None = None
+    evidence: tuple[int | str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One utterance.
+
+    `reference` is a tuple of passages. An empty tuple means that the turn is judged by the
+    store alone; `None` means that the turn is *unreferenced* (the key was missing, or "N/A").
+    `claims` is `None` where the input has no such key, and empty for a turn without claims.
+    """
+
+    role: Role
+    text: str
+    reference: tuple[str, ...] | None = None
+    claims: tuple[GivenClaim, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation in the order in which it was held."""
+
+    id: str
+    turns: tuple[Turn, ...]
+    background: tuple[str, ...] = ()
+
+
+class TurnStatus(StrEnum):
+    """Whether a turn counts. Unreferenced turns are in no denominator."""
+
+    SCORED = "scored"
+    UNREFERENCED = "unreferenced"
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """A labelled claim. Exactly one of `label` and `unscored` is set.
+
+    `probs` maps label names to probabilities: {VERIFIED, UNVERIFIABLE} where categorise was not
+    run on the claim, the five labels where it was.
+    """
+
+    text: str
+    label: Label | None
+    probs: dict[str, float] = field(default_factory=dict)
+    unscored: str | None = None
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """All that is known of one assistant turn; `index` is its position in the input's turns."""
+
+    index: int
+    status: TurnStatus
+    claims: tuple[ClaimResult, ...] = ()
+    unsupported_extraction: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    windows: int = 0
+    chunks: int = 0
+    omitted_memory: int = 0
+    memory: tuple[tuple[int, int], ...] = ()
+    unscored: str | None = None
+
+
+@dataclass(frozen=True)
+class ConversationResult:
+    """The assistant turns of one conversation, in order."""
+
+    id: str
+    turns: tuple[TurnResult, ...]
+    error: str | None = None
+
+
+def as_passages(reference: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Normalise a reference as users write it: `null`, `[]` and `""` all become `()`."""
+    if reference is None:
+        return ()
+    passages = (reference,) if isinstance(reference, str) else tuple(reference)
+    return tuple(p for p in passages if p.strip())
