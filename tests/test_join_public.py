@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from training import join_public as jp
-from training.data import load_teacher_turns
 from vista_local.errors import InputError, VistaError
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +19,7 @@ FULL = ROOT.parent / "shared" / "data" / "public"
 needs_full = pytest.mark.skipif(not FULL.is_dir(), reason="the full public conversations are not on this machine")
 
 RIVER = "The river Vell is 92 kilometres long."
-RIVER_ID = "begin_dev_wow-1f8dc57b"
+RIVER_ID = "begin_dev_wow-e8459c26"
 """From the shell: printf 'therivervellis92kilometreslong|itis92kmlongithink' | sha1sum."""
 
 
@@ -151,7 +150,6 @@ def test_joins_all_three_sources(copies: Path) -> None:
     assert train[3]["turns"][-1]["text"] == "It is from 1998."
     assert [t["text"] for t in dev[0]["turns"]] == ["Who made it?", "Oda did."]
     assert dev[1]["turns"][0] == {"role": "user", "text": "[]"}
-    assert len(load_teacher_turns(copies / "out" / "train.jsonl")) == 4
 
 
 def test_reports_what_is_missing_by_source(copies: Path) -> None:
@@ -168,7 +166,12 @@ def test_one_copy_is_enough_and_a_second_run_replaces_the_first(copies: Path) ->
     assert result.exit_code == 0
     assert "joined 3 of 7" in result.output
     assert {r["source"] for r in read_jsonl(copies / "out" / "train.jsonl")} == {"fade_orig", "fade_corrupt"}
-    assert sorted(p.name for p in (copies / "out").iterdir()) == [".gitignore", "dev.jsonl", "missing.json", "train.jsonl"]
+    assert sorted(p.name for p in (copies / "out").iterdir()) == [
+        ".gitignore",
+        "dev.jsonl",
+        "missing.json",
+        "train.jsonl",
+    ]
 
 
 def test_a_new_output_folder_stays_out_of_git_and_an_old_one_is_left_alone(copies: Path) -> None:
@@ -251,7 +254,8 @@ def test_history_cells(cell: str, expected: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", ["a b", '{"render": "a b"}', "{'render': 'a b'}", '[{"render": "a"}, {"render": "b"}]', '{"render": ["a", "b"]}']
+    "cell",
+    ["a b", '{"render": "a b"}', "{'render': 'a b'}", '[{"render": "a"}, {"render": "b"}]', '{"render": ["a", "b"]}'],
 )
 def test_knowledge_cells(cell: str) -> None:
     assert jp.rendered(cell) == "a b"
@@ -264,7 +268,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(jp.os, "replace", fail)
+    monkeypatch.setattr("os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         jp.write_atomically(path, "new")
     assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
@@ -324,7 +328,9 @@ def test_files_rebuilt_from_the_full_conversations_join_to_the_same_bytes(tmp_pa
             path.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8", newline="")
         else:
             folder, name = source.removeprefix("faithdial_audit_").split("_", 1)
-            header = ["evidence", "history", "response"] if folder == "gold" else ["knowledge", "history", folder.lower()]
+            header = (
+                ["evidence", "history", "response"] if folder == "gold" else ["knowledge", "history", folder.lower()]
+            )
             stem = name if folder == "gold" else name.replace("_", "_processed_", 1)
             write_table(tmp_path / "faithdial" / folder / f"{stem}.csv", [header, *rows])
     write_table(tmp_path / "fade" / jp.FADE_FILE, fade)

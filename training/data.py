@@ -15,7 +15,7 @@ from typing import Any
 
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.chunking import chunk_turn
-from vista_local.errors import InputError
+from vista_local.errors import InputError, VistaError
 from vista_local.history import DECOMPOSE_HISTORY, RECENT, recent_history
 from vista_local.labels import STORED_LABELS, UNVERIFIABLE, Label, parse_label
 from vista_local.packing import PackedSequence, pack
@@ -53,6 +53,7 @@ class ClassifySample:
     id: str
     sequence: PackedSequence
     labels: list[int]
+    reference_tokens: int = 0
 
 
 def load_teacher_turns(path: str | Path) -> list[TeacherTurn]:
@@ -105,7 +106,13 @@ class Diluter:
         ]
 
     def dilute(self, turn: TeacherTurn, count: int, rng: random.Random) -> tuple[str, ...]:
-        """The turn's reference with `count` foreign sentences around and, half of the time, inside."""
+        """The turn's reference with `count` foreign sentences around and, half of the time, inside.
+
+        Raises:
+            VistaError: there is no other conversation to take sentences from.
+        """
+        if count and all(owner == turn.id for owner, _ in self._sentences):
+            raise VistaError(f"{turn.id}: no other conversation has sentences to dilute its reference with")
         foreign: list[str] = []
         while len(foreign) < count:
             start = rng.randrange(len(self._sentences))
@@ -169,7 +176,8 @@ def classify_samples(
         prompt = evidence_prompt(turn, encoder, system, with_history=rng.random() >= drop_context, reference=reference)
         answers = [label.value if label.value in order else UNVERIFIABLE for _, label in claims]
         sequence = pack(encoder.prefix(prompt), [encoder.branch(c) for c, _ in claims])
-        samples.append(ClassifySample(f"{turn.id}#{turn.turn}", sequence, [order.index(a) for a in answers]))
+        shown = encoder.count("\n".join(turn.reference if reference is None else reference))
+        samples.append(ClassifySample(f"{turn.id}#{turn.turn}", sequence, [order.index(a) for a in answers], shown))
     return samples
 
 

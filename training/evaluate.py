@@ -217,7 +217,11 @@ def evaluate_set(
     """All figures of one file."""
     records = load_records(path)[:limit]
     gold = [gold_turns(r) for r in records]
-    figures: dict[str, Any] = {"conversations": len(records), "turns": sum(map(len, gold)), "batches": token_budget_note}
+    figures: dict[str, Any] = {
+        "conversations": len(records),
+        "turns": sum(map(len, gold)),
+        "batches": token_budget_note,
+    }
     given = Evaluator(backend, ScoreConfig(given_claims=True))
     for mode in modes:
         if mode == "end_to_end":

@@ -85,6 +85,15 @@ def dev_requests(
     return requests, gold
 
 
+def _longest_reference(config: TrainConfig, encoder: ChatEncoder) -> int:
+    """Tokens of the longest reference that training showed, foreign sentences included; 0 for decompose."""
+    if config.stage not in STAGE_LABELS:
+        return 0
+    from training.classify import build_training_samples
+
+    return max(s.reference_tokens for s in build_training_samples(config, encoder))
+
+
 def _save_half(source: Path, target: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
@@ -145,14 +154,13 @@ def export(config: TrainConfig, run_folder: Path, target: Path, dev_limit: int |
     from transformers import AutoTokenizer
 
     encoder = ChatEncoder(AutoTokenizer.from_pretrained(base, local_files_only=True))
-    train_turns = [t for name in config.train for t in load_teacher_turns(find_data(config, name))]
     manifest = AdapterManifest(
         stage=config.stage,
         base_name=Path(base).name,
         base_sha256=base_sha256(base),
         prompt_version=PROMPT_VERSION,
         label_words=encoder.label_words(config.stage) if config.stage in STAGE_LABELS else {},
-        max_reference_tokens=max(encoder.count("\n".join(t.reference)) for t in train_turns),
+        max_reference_tokens=_longest_reference(config, encoder),
         chunk_tokens=config.chunk_tokens if config.stage == "decompose" else 0,
         adapter_sha256=sha256_file(target / "adapter_model.safetensors"),
         data_sha256=data_hashes(config),

@@ -47,7 +47,14 @@ HISTORY_COLUMNS = (
     *("history", "message", "dialogue_history", "dialog_history", "context", "dialogue_context", "dialogue"),
     *("previous_utterance", "previous_turn", "utterance"),
 )
-FADE_REFERENCE_COLUMNS = ("knowledge_base", "render", "knowledge", "kb", "knowledge_base.render", "knowledge_base_render")
+FADE_REFERENCE_COLUMNS = (
+    "knowledge_base",
+    "render",
+    "knowledge",
+    "kb",
+    "knowledge_base.render",
+    "knowledge_base_render",
+)
 
 _TURN_BREAK = re.compile(r"\s*(?:\n|</?s>|<sep>|\[sep\]|<eos>|<eot>|\|\|\|)\s*", re.IGNORECASE)
 
@@ -486,9 +493,8 @@ def main(
 @app.command(name="strip-labels", hidden=True)
 def strip_labels(
     data: Annotated[Path, typer.Argument(help="folder of the full train.jsonl and dev.jsonl")],
-    out: Annotated[
-        Path, typer.Option(help="output folder", show_default="training/data/public_labels")
-    ] = DATA / "public_labels",
+    out: Annotated[Path, typer.Option(help="output folder", show_default="training/data/public_labels")] = DATA
+    / "public_labels",
 ) -> None:
     """Make the committed labels from the full conversations (maintainers only)."""
     try:

@@ -92,4 +92,4 @@ def windows(passages: Sequence[str], limit: int, count: Count, overlap: int = 2)
         while back and (end - back <= start or sum(sizes[end - back : end + 1]) > limit):
             back -= 1
         start = end - back
-    return result
+    return result or [""]

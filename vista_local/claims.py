@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vista_local.text import numbers, words
 
-_BULLET = re.compile(r"^\s*(?:[-*•‣–—·]\s+|\(?\d{1,3}[.):]\s+|[-•‣](?=\S))")
+_BULLET = re.compile(r"^\s*(?:[-*•‣–—·](?:\s+|$)|\(?\d{1,3}[.):](?:\s+|$)|[-•‣](?=\S))")
 _EMPTY = re.compile(r"^\W*(?:none|no claims?|n/?a|nothing|there are no claims)\W*$", re.IGNORECASE)
 _FENCE = re.compile(r"^\s*```")
 
@@ -44,29 +44,37 @@ def parse_claims(text: str, finished: bool = True) -> ParsedClaims:
         text: the model's answer.
         finished: false if the answer was cut at a limit: then its last line is not a claim.
     """
-    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _FENCE.match(line)]
+    lines = [line.rstrip() for line in text.splitlines() if not _FENCE.match(line)]
     bulleted = any(_BULLET.match(line) for line in lines)
     items: list[str] = []
-    for number, line in enumerate(lines):
+    in_list = after_blank = False  # whether the last line belongs to an item; whether a blank one precedes
+    for line in lines:
+        if not line:
+            after_blank = True
+            continue
         bullet = _BULLET.match(line)
         body = line[bullet.end() :].strip() if bullet else line.strip()
+        in_list = True
         if bulleted and not bullet:
-            if not items:
-                continue  # preamble
-            if lines[number - 1] and not re.search(r"[.!?:]$", items[-1]):
-                items[-1] = f"{items[-1]} {body}"  # a claim on two lines
-            continue  # a remark after the list
-        if not bulleted and re.search(r":$", body):
-            continue  # preamble of a list without bullets
-        items.append(body)
-    unfinished = items.pop() if items and not finished else None
+            if items and not after_blank and not re.search(r"[.!?:]$", items[-1]):
+                items[-1] = f"{items[-1]} {body}".strip()  # a claim on two lines
+            else:
+                in_list = False  # a preamble, or a remark after the list
+        elif not bulleted and body.endswith(":"):
+            in_list = False  # preamble of a list without bullets
+        else:
+            items.append(body)
+        after_blank = False
+    unfinished = None
+    last = text.rpartition("\n")[2]
+    if not finished and last.strip() and not _FENCE.match(last):
+        unfinished = (items.pop() if in_list else last.strip()) or None
     claims: list[str] = []
     seen: set[str] = set()
     duplicates = 0
     for item in items:
-        claim = (
-            " ".join(item.strip('"“” ').split()) if item.count('"') % 2 == 0 and item[:1] == '"' == item[-1:] else item
-        )
+        # A claim in quotes as a whole, but not one that begins and ends with two quotations.
+        claim = item.strip('"“” ') if item.count('"') == 2 and item[:1] == '"' == item[-1:] else item
         if not re.search(r"\w", claim) or _EMPTY.match(claim):
             continue
         key = " ".join(claim.split()).rstrip(".").casefold()
@@ -120,6 +128,8 @@ def unsupported_details(claim: str, sources: Sequence[str]) -> list[str]:
     for match in _CAPITALISED.finditer(claim):
         word = match.group()
         if match.start() == start or word.lower() in _FREE_WORDS or any(c.isdigit() for c in word):
+            continue
+        if not word[0].isupper():  # "équipe", or a script without capitals
             continue
         initials = "".join(word.split("."))
         parts = [p for p in word.split("-") if p]

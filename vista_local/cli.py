@@ -144,8 +144,8 @@ def _role_mapping(options: list[str]) -> dict[str, str]:
     mapping = {}
     for option in options:
         name, separator, role = option.partition("=")
-        if not separator or role not in ("user", "assistant"):
-            raise VistaError(f"--role {option!r}: expected NAME=user or NAME=assistant")
+        if not separator or role not in ("user", "assistant", "system", "tool"):
+            raise VistaError(f"--role {option!r}: expected NAME=user, NAME=assistant, NAME=system or NAME=tool")
         mapping[name.strip()] = role
     return mapping
 

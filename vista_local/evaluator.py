@@ -94,7 +94,7 @@ class Evaluator:
             InputError: a mapping is no conversation.
         """
         parsed = (
-            c if isinstance(c, Conversation) else parse_conversation(c, f"conversation {number}")
+            c if isinstance(c, Conversation) else parse_conversation(c, f"conversation {number}", number=number)
             for number, c in enumerate(conversations, start=1)
         )
         for shard in shards(parsed, self.config.shard_size):

@@ -47,16 +47,16 @@ def _assistant(text: str) -> Utterance:
 DECOMPOSE_EXAMPLES: tuple[DecomposeExample, ...] = (
     DecomposeExample(
         shows="presuppositions: of a surprise (with the gap in knowledge) and of a question",
-        history=(_user("We drove out to Brackwater. Pity that its glass museum opens on Sundays and no other day."),),
+        history=(_user("We drove out to Tarnhollow. Pity that its glass museum opens on Sundays and no other day."),),
         reply=(
             "I had no idea that the museum is shut six days a week! "
             "Did you get to see the furnace that Odile Marsh built there in 1911?"
         ),
         claims=(
-            "The glass museum in Brackwater is shut six days a week.",
-            "The assistant did not know that the glass museum in Brackwater is shut six days a week.",
-            "Odile Marsh built a furnace at the glass museum in Brackwater.",
-            "Odile Marsh built the furnace at the glass museum in Brackwater in 1911.",
+            "The glass museum in Tarnhollow is shut six days a week.",
+            "The assistant did not know that the glass museum in Tarnhollow is shut six days a week.",
+            "Odile Marsh built a furnace at the glass museum in Tarnhollow.",
+            "Odile Marsh built the furnace at the glass museum in Tarnhollow in 1911.",
         ),
     ),
     DecomposeExample(
@@ -74,7 +74,10 @@ DECOMPOSE_EXAMPLES: tuple[DecomposeExample, ...] = (
     DecomposeExample(
         shows="personal statements: habit, taste, opinion, recommendation",
         history=(_user("Do you ever cook with saffron?"),),
-        reply="I do, mostly in rice. No spice is dearer to me, though I find the price absurd. You should try it on pears!",
+        reply=(
+            "I do, mostly in rice. No spice is dearer to me, though I find the price absurd. "
+            "You should try it on pears!"
+        ),
         claims=(
             "The assistant cooks with saffron.",
             "The assistant uses saffron mostly in rice.",
@@ -86,7 +89,10 @@ DECOMPOSE_EXAMPLES: tuple[DecomposeExample, ...] = (
     DecomposeExample(
         shows="abstention beside an answer",
         history=(_user("How deep is Lake Imber? And who was the first to dive to its bottom?"),),
-        reply="It goes down to 212 metres close to the northern shore. As for the first diver, I'm afraid I can't tell you.",
+        reply=(
+            "It goes down to 212 metres close to the northern shore. "
+            "As for the first diver, I'm afraid I can't tell you."
+        ),
         claims=(
             "Lake Imber is 212 metres deep.",
             "The deepest part of Lake Imber is close to the northern shore.",
@@ -140,7 +146,9 @@ VERIFY_EXAMPLES: tuple[EvidenceExample, ...] = (
         shows="near miss: strength (one of the largest is not the largest)",
         history=(),
         store=(),
-        reference="Some 300 pairs of storm petrels breed on Skerra, which makes it one of the largest colonies on this coast.",
+        reference=(
+            "Some 300 pairs of storm petrels breed on Skerra, which makes it one of the largest colonies on this coast."
+        ),
         claim="Skerra has the largest colony of storm petrels on this coast.",
         answer=_NO,
     ),
@@ -172,8 +180,8 @@ VERIFY_EXAMPLES: tuple[EvidenceExample, ...] = (
         shows="somebody else's opinion in the reference is no support for the assistant's own",
         history=(),
         store=(),
-        reference="Visitors have called the Quay Street Market charming. It is held on Fridays.",
-        claim="The assistant finds the Quay Street Market charming.",
+        reference="Visitors have called the Lantern Row Market charming. It is held on Fridays.",
+        claim="The assistant finds the Lantern Row Market charming.",
         answer=_NO,
     ),
 )
@@ -192,7 +200,7 @@ CATEGORISE_EXAMPLES: tuple[EvidenceExample, ...] = (
         shows="swapped entity in a role that several can hold",
         history=(_user("Who is in Winter Ferry?"),),
         store=(StoreLine("Winter Ferry was directed by Ilse Brandt."),),
-        reference="In Winter Ferry, Ana Lindqvist plays the captain of a ship that is stuck in the ice.",
+        reference="In Winter Ferry, Ana Sjolund plays the captain of a ship that is stuck in the ice.",
         claim="Karin Holt plays in Winter Ferry.",
         answer=Label.LACKING_EVIDENCE.value,
     ),
@@ -241,10 +249,10 @@ CATEGORISE_EXAMPLES: tuple[EvidenceExample, ...] = (
     ),
     EvidenceExample(
         shows="a general description is a factual assertion, and the user's word is no evidence for it",
-        history=(_user("Everybody I know has Ferrin cheese in the fridge."),),
-        store=(StoreLine("Ferrin is a goat's cheese."),),
-        reference="Ferrin is washed in cider twice a week and matures for nine weeks.",
-        claim="Ferrin is popular all over the country.",
+        history=(_user("Everybody I know has Oswick cheese in the fridge."),),
+        store=(StoreLine("Oswick is a goat's cheese."),),
+        reference="Oswick is washed in cider twice a week and matures for nine weeks.",
+        claim="Oswick is popular all over the country.",
         answer=Label.LACKING_EVIDENCE.value,
     ),
 )

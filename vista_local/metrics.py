@@ -381,8 +381,8 @@ def bootstrap_interval(
         raise ValueError("the statistic returned NaN; an undefined figure must be None")
     if not values:
         return None
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(point, float(low), float(high), level, resamples, resamples - len(values))
+    ends = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(point, float(ends[0]), float(ends[1]), level, resamples, resamples - len(values))
 
 
 def cohen_kappa(first: Sequence[L], second: Sequence[L | None]) -> float | None:

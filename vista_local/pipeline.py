@@ -134,8 +134,9 @@ class Pipeline:
             parsed = parse_claims(answer.text, finished=answer.cut != "length")
             if answer.cut == "repeat":
                 job.notes.append("decompose: stopped at a repeated claim")
-            if parsed.unfinished is not None:
-                job.notes.append(f"decompose: cut at the length limit; unfinished claim: {parsed.unfinished}")
+            if answer.cut == "length":
+                rest = f"; unfinished claim: {parsed.unfinished}" if parsed.unfinished else ""
+                job.notes.append(f"decompose: cut at the length limit{rest}")
             known = seen.setdefault(id(job), set())
             sources = [job.turn.text, *(u.text for u in job.history)]
             for claim in parsed.claims:

@@ -257,7 +257,6 @@ def _lines(source: Source, name: str) -> Generator[str, None, None]:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong with a source, for its user."""
     if isinstance(error, EOFError):
         return "the gzip file is cut off here; get it again"
     if isinstance(error, gzip.BadGzipFile | zlib.error):

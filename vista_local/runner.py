@@ -74,7 +74,8 @@ class OutputFile:
         self.kept_ids: list[str] = []
         existed = path.exists()
         try:
-            self._stream: BinaryIO = open(path, "r+b" if existed else "w+b")  # noqa: SIM115 - closed by `close`
+            # "x", not "w": a file that another run has just made must not be emptied before the lock is asked for.
+            self._stream: BinaryIO = open(path, "r+b" if existed else "x+b")  # noqa: SIM115 - closed by `close`
         except OSError as error:
             raise VistaError(f"{path}: cannot be written: {error.strerror}") from error
         try:

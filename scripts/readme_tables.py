@@ -1,0 +1,154 @@
+"""`python scripts/readme_tables.py [--check]`: the README's figures, from the committed results.
+
+Writes the tables between the figure marks of README.md; with --check it only says whether they
+are what the results give (exit code 1 if not).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+EVALUATION = ROOT / "checkpoints" / "smollm2-135m" / "evaluation.json"
+BENCH = ROOT / "scripts" / "results" / "bench_score.json"
+START, END = "<!-- figures -->", "<!-- /figures -->"
+
+#: Asked of the default on human_dev (percent), and the teacher's own figures there.
+TARGETS = {"given_claims": (83, 65, 93, 84), "end_to_end": (None, None, 86, 74)}
+TEACHER = {"given_claims": (88.57, 80.72, 93.81, 86.73), "end_to_end": (None, None, 89.38, 82.30)}
+
+
+def _p(value: float | None, interval: list[float] | None = None) -> str:
+    if value is None:
+        return "-"
+    text = f"{100 * value:.1f}"
+    return f"{text} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})" if interval else text
+
+
+def _row(name: str, figures: dict[str, Any]) -> str:
+    return (
+        f"| {name} | {_p(figures.get('claim_accuracy'), figures.get('claim_accuracy_95'))} "
+        f"| {_p(figures.get('macro_f1'), figures.get('macro_f1_95'))} "
+        f"| {_p(figures['strict']['accuracy'], figures['strict']['accuracy_95'])} "
+        f"| {_p(figures['safe']['accuracy'], figures['safe']['accuracy_95'])} |"
+    )
+
+
+def _plain(name: str, values: tuple[float | None, ...]) -> str:
+    return f"| {name} | " + " | ".join("-" if v is None else f"{v:g}" for v in values) + " |"
+
+
+def tables() -> str:
+    """Markdown of all figures."""
+    data = json.loads(EVALUATION.read_text(encoding="utf-8"))
+    record = data["record"]
+    lines = ["| % | claim accuracy | macro-F1 | strict turns | safe turns |", "|---|---|---|---|---|"]
+    human = data["human_dev"]
+    names = {
+        "given_claims": "human_dev, given claims",
+        "end_to_end": "human_dev, end to end",
+        "diluted": "human_dev, given claims, reference among 20 foreign sentences",
+    }
+    for mode, name in names.items():
+        lines.append(_row(f"**{name}**", human[mode]))
+        if mode in TARGETS:
+            lines.append(_plain("asked for", TARGETS[mode]))
+            lines.append(_plain("teacher", TEACHER[mode]))
+    for key, name in (("turns_dev", "turns_dev"), ("written_dev", "written_dev")):
+        for mode, words in (("given_claims", "given claims"), ("end_to_end", "end to end")):
+            if mode in data.get(key, {}):
+                lines.append(_row(f"{name}, {words}", data[key][mode]))
+    lines += ["", "| F1 by label, given claims, % | " + " | ".join(human["given_claims"]["label_order"]) + " |"]
+    lines.append("|---|" + "---|" * len(human["given_claims"]["label_order"]))
+    for key in ("human_dev", "turns_dev", "written_dev"):
+        if key in data:
+            classes = data[key]["given_claims"]["per_class"]["classes"]
+            cells = [
+                f"{_p(classes[label]['f1'])} ({classes[label]['support']})"
+                for label in human["given_claims"]["label_order"]
+            ]
+            lines.append(f"| {key} (claims) | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "Decomposition against the teacher's claims (one-to-one, token F1 of at least 0.6, equal numbers):",
+        "",
+    ]
+    lines += ["| | F1 | precision | recall | claims found / teacher's |", "|---|---|---|---|---|"]
+    for key in ("human_dev", "turns_dev", "written_dev"):
+        found = data.get(key, {}).get("end_to_end", {}).get("decomposition")
+        if found:
+            lines.append(
+                f"| {key} | {_p(found['f1'], found['f1_95'])} | {_p(found['precision'])} | {_p(found['recall'])} "
+                f"| {found['predicted']} / {found['teacher']} |"
+            )
+    lines += [
+        "",
+        f"Measured on {record['date'][:10]} at commit {_commit(record)} on {record['machine']['cpu']}, "
+        f"{record['machine']['usable_cores']} cores, seed {record['seed']}. Script: `python -m training.evaluate`; "
+        "output with confusion matrices: `checkpoints/smollm2-135m/evaluation.json`.",
+    ]
+    if BENCH.is_file():
+        lines += ["", bench_lines(json.loads(BENCH.read_text(encoding="utf-8")))]
+    return "\n".join(lines)
+
+
+def bench_lines(bench: dict[str, Any]) -> str:
+    """Speed, with what was asked for."""
+    whole, line, targets = bench["end_to_end"], bench["command_line"], bench["targets"]
+    verify, per_turn = whole["verify"], whole["tokens_per_turn"]
+    peak = max(whole["peak_rss_gib"], line["peak_rss_gib"])
+    rate = verify["matmul_gflop_per_second"][verify["dtype"]]
+    lines = [
+        "Speed on two cores, human_dev end to end:",
+        "",
+        "| | measured | asked for |",
+        "|---|---|---|",
+        f"| turns/s (claims/s) | {whole['turns_per_second']:.2f} ({whole['claims_per_second']:.2f}) "
+        f"| {targets['turns_per_second']} |",
+        f"| peak memory, GiB | {peak:.2f} | {targets['peak_rss_gib']:g} |",
+        f"| start to first result, s | {line['first_result_seconds']:.1f} | {targets['first_result_seconds']:g} |",
+        f"| tokens computed a turn: decompose, verify, categorise | {per_turn['decompose']:.0f}, "
+        f"{per_turn['verify']:.0f}, {per_turn['categorise']:.0f} | |",
+        f"| share of the matrix-product rate ({rate:.0f} GFLOP/s in {verify['dtype']}) in verify "
+        f"| {_p(verify['share_of_matmul_rate'])} % | |",
+    ]
+    if "subset" in bench:
+        ratio, prompted = bench["subset"]["ratio"], bench["subset"]["prompted"]
+        lines.append(
+            f"| the prompted pipeline on the same base, {prompted['conversations']} conversations: time, tokens "
+            f"| {ratio['time']:.1f} times, {ratio['tokens']:.1f} times | |"
+        )
+    machine = bench["record"]["machine"]
+    lines += [
+        "",
+        f"Measured on {bench['record']['date'][:10]} at commit {_commit(bench['record'])} on {machine['cpu']}, "
+        f"{machine['usable_cores']} cores. Script: `scripts/bench_score.py`; "
+        "output: `scripts/results/bench_score.json`.",
+    ]
+    return "\n".join(lines)
+
+
+def _commit(record: dict[str, Any]) -> str:
+    return f"{str(record['git_commit'])[:12]}{' with changes' if record['git_dirty'] else ''}"
+
+
+def main() -> int:
+    """Write or check the README."""
+    path = ROOT / "README.md"
+    text = path.read_text(encoding="utf-8")
+    before, rest = text.split(START)
+    after = rest.split(END)[1]
+    new = f"{before}{START}\n{tables()}\n{END}{after}"
+    if "--check" in sys.argv[1:]:
+        if new != text:
+            print("README.md's figures are not those of the committed results; run: python scripts/readme_tables.py")
+        return int(new != text)
+    path.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

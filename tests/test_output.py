@@ -1,0 +1,161 @@
+"""Result lines: the schema on disk, and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vista_local.config import ScoreConfig, load_config
+from vista_local.errors import InputError
+from vista_local.labels import LABELS, Label
+from vista_local.output import parse_result_line, result_line, run_record
+from vista_local.schema import ClaimResult, ConversationResult, TurnResult, TurnStatus
+
+UNHURRIED = settings(max_examples=50, deadline=None)
+V, C, L, S, A = LABELS
+RUN = {"id": "0123", "base": "b"}
+
+TEXT = st.text(st.sampled_from('a\n\r"\\\u2028\x85é') | st.characters(exclude_categories=["Cs"]), max_size=12)
+SMALL = st.integers(0, 9)
+CLAIM = st.builds(
+    ClaimResult,
+    TEXT,
+    st.sampled_from(LABELS),
+    st.dictionaries(st.sampled_from([str(label) for label in LABELS]), st.floats(0, 1)),
+) | st.builds(ClaimResult, TEXT, st.none(), st.just({}), TEXT)
+TURN = st.builds(
+    TurnResult,
+    SMALL,
+    st.sampled_from(TurnStatus),
+    st.lists(CLAIM, max_size=3).map(tuple),
+    st.lists(TEXT, max_size=2).map(tuple),
+    st.lists(TEXT, max_size=2).map(tuple),
+    SMALL,
+    SMALL,
+    SMALL,
+    st.lists(st.tuples(st.integers(-1, 9), SMALL), max_size=3).map(tuple),
+    st.none() | TEXT,
+)
+RESULT = st.builds(ConversationResult, TEXT, st.lists(TURN, max_size=3).map(tuple), st.none() | TEXT)
+
+
+@given(RESULT)
+@UNHURRIED
+def test_a_line_is_one_line_and_is_read_back(result: ConversationResult) -> None:
+    line = result_line(result, RUN)
+    assert "\n" not in line
+    assert "\r" not in line
+    assert parse_result_line(line.encode().decode()) == result
+    assert result_line(parse_result_line(line), RUN) == line
+
+
+def test_the_fields_of_a_line() -> None:
+    turn = TurnResult(
+        index=1,
+        status=TurnStatus.SCORED,
+        claims=(ClaimResult("a", V, {"VERIFIED": 0.9, "UNVERIFIABLE": 0.1}), ClaimResult("b", None, {}, "too long")),
+        unsupported_extraction=("c 1999",),
+        notes=("n",),
+        windows=2,
+        chunks=3,
+        omitted_memory=4,
+        memory=((-1, 0), (0, 2)),
+    )
+    skipped = TurnResult(index=3, status=TurnStatus.UNREFERENCED)
+    line = json.loads(result_line(ConversationResult("x", (turn, skipped)), RUN))
+    assert line == {
+        "schema": "vista-local/1",
+        "id": "x",
+        "turns": [
+            {
+                "index": 1,
+                "status": "scored",
+                "claims": [
+                    {"text": "a", "label": "VERIFIED", "probs": {"VERIFIED": 0.9, "UNVERIFIABLE": 0.1}},
+                    {"text": "b", "label": None, "probs": {}, "unscored": "too long"},
+                ],
+                "vista_score": 0.5,
+                "strict": False,
+                "safe": False,
+                "coverage": 0.5,
+                "windows": 2,
+                "chunks": 3,
+                "memory": [[-1, 0], [0, 2]],
+                "omitted_memory": 4,
+                "unsupported_extraction": ["c 1999"],
+                "notes": ["n"],
+            },
+            {
+                "index": 3,
+                "status": "unreferenced",
+                "claims": [],
+                "vista_score": None,
+                "strict": None,
+                "safe": None,
+                "coverage": None,
+                "windows": 0,
+                "chunks": 0,
+                "memory": [],
+                "omitted_memory": 0,
+                "unsupported_extraction": [],
+                "notes": [],
+            },
+        ],
+        "vista_score": 0.5,
+        "run": RUN,
+    }
+
+
+def test_text_is_written_as_it_is() -> None:
+    result = ConversationResult("é", (TurnResult(0, TurnStatus.SCORED, (ClaimResult("巴黎", V, {}),)),))
+    assert "巴黎" in result_line(result, RUN)
+
+
+@pytest.mark.parametrize("field", ["id", "turns"])
+def test_a_line_without_a_field_is_refused(field: str) -> None:
+    data = json.loads(result_line(ConversationResult("x", ()), RUN))
+    del data[field]
+    with pytest.raises(InputError, match=f"out.jsonl, line 3: not a result line: KeyError.'{field}'"):
+        parse_result_line(json.dumps(data), "out.jsonl, line 3")
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", "3", "null", '{"schema": "vista-local/1", "id": "x", "turns": [1]}'])
+def test_what_is_no_result_line_is_refused(line: str) -> None:
+    with pytest.raises(InputError, match="not a result line"):
+        parse_result_line(line)
+
+
+def test_another_schema_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match="schema 'vista-local/9'; accepted: vista-local/1"):
+        parse_result_line('{"schema": "vista-local/9", "id": "x", "turns": []}')
+
+
+def test_an_unknown_label_is_refused() -> None:
+    line = result_line(ConversationResult("x", (TurnResult(0, TurnStatus.SCORED, (ClaimResult("a", V, {}),)),)), RUN)
+    with pytest.raises(InputError, match="TRUE"):
+        parse_result_line(line.replace(Label.VERIFIED.value, "TRUE"))
+
+
+def test_the_run_record_holds_what_a_result_depends_on() -> None:
+    record = run_record(ScoreConfig(), {"backend": "scripted", "base_sha256": "ab"})
+    assert record["config"]["context"] == "recent"
+    assert record["config"]["memory"] == {"unreferenced": "skip", "budget_tokens": 512}
+    assert (record["backend"], record["base_sha256"]) == ("scripted", "ab")
+    assert record["vista_local"]
+
+
+def test_the_run_id_depends_on_settings_and_models_alone() -> None:
+    models = {"base_sha256": "ab", "adapters": {"verify": "1"}}
+    same = run_record(load_config(), dict(reversed(models.items())))
+    assert run_record(ScoreConfig(), models)["id"] == same["id"]
+    others = [
+        run_record(load_config(overrides={"context": "full"}), models),
+        run_record(load_config(overrides={"memory": {"unreferenced": "trust"}}), models),
+        run_record(load_config(overrides={"shard_size": 31}), models),
+        run_record(load_config(overrides={"given_claims": True, "oracle_memory": True}), models),
+        run_record(ScoreConfig(), {**models, "base_sha256": "cd"}),
+    ]
+    assert len({same["id"], *(r["id"] for r in others)}) == 6
