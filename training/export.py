@@ -26,13 +26,13 @@ from training.common import (
     sample_limited,
     software,
 )
-from training.data import TeacherTurn, evidence_prompt, load_teacher_turns, stage_system
+from training.data import TeacherTurn, evidence_prompt, load_teacher_turns
 from vista_local.adapters import AdapterManifest, Calibration, base_sha256, sha256_file, write_manifest
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.errors import VistaError
 from vista_local.labels import UNVERIFIABLE, Label
 from vista_local.prompts import PROMPT_VERSION
-from vista_local.stages import ClassifyRequest
+from vista_local.stages import ClassifyRequest, stage_system
 
 CARD_DATA_NOTE = (
     "Labels are those of a frontier language model that read turn by turn under a labelling guide; "

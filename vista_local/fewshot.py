@@ -293,7 +293,7 @@ def parse_contradiction_answer(text: str) -> ContradictionAnswer | None:
     where = []
     for line in text[leading.end(1) :].split("\n"):
         reply, separator, earlier = line.partition("<>")
-        pair = Conflict(reply.strip(" \t\r-*•\"“”"), earlier.strip(" \t\r\"“”"))
+        pair = Conflict(reply.strip(' \t\r-*•"“”'), earlier.strip(' \t\r"“”'))
         if separator and pair.reply and pair.earlier:
             where.append(pair)
     contradicts = leading.group(1).lower() == "yes"

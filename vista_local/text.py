@@ -10,6 +10,7 @@ _ABBREVIATIONS = frozenset(
 )
 _END = re.compile(r"(?:[.!?…]+[\"'”’)\]]*(?=\s|$))|[。！？]+|\n+")
 _WORD = re.compile(r"\w+(?:[.,]\d+)*", re.UNICODE)
+_NEXT = re.compile(r"\s*\S")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
@@ -28,8 +29,8 @@ def split_sentences(text: str) -> list[str]:
             word = last[-1].lower() if last else ""
             initial = len(word) == 1 and word.isalpha() and word != "i"
             list_number = word.isdigit() and piece.strip().rstrip(".") == word
-            following = text[match.end() :].lstrip()
-            abbreviated = word.lstrip("(\"'") in _ABBREVIATIONS and following[:1].strip() != ""
+            following = _NEXT.match(text, match.end())
+            abbreviated = word.lstrip("(\"'") in _ABBREVIATIONS and following is not None
             if (initial and following) or list_number or abbreviated:
                 continue
         if piece.strip():

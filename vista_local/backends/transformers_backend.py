@@ -231,9 +231,9 @@ class TransformersBackend:
         # A claim list is rarely longer than twice its turn; 48 covers turns of a few words.
         limits = [48 + 2 * self.encoder.count(p.user.rsplit("Reply:", 1)[-1]) for p in prompts]
         room = self.model.config.max_position_embeddings
-        for ids, answer in zip(encoded, limits, strict=True):
-            if len(ids) + answer > room:
-                raise VistaError(f"a prompt of {len(ids)} tokens (answer: {answer}) does not fit this base's {room}")
+        for ids, limit in zip(encoded, limits, strict=True):
+            if len(ids) + limit > room:
+                raise VistaError(f"a prompt of {len(ids)} tokens (answer: {limit}) does not fit this base's {room}")
         results: list[Generation | None] = [None] * len(prompts)
         self.model.set_adapter(stage)
         for batch in self._batches([len(e) + n for e, n in zip(encoded, limits, strict=True)], GENERATE_ROWS):
