@@ -27,9 +27,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _record import ROOT, record
 from rich.console import Console
 from rich.table import Table
+
+from training.record import ROOT, record
 
 STAGES = ("decompose", "verify", "categorise")
 
@@ -80,7 +81,7 @@ def non_embedding_parameters(backend: Any, stage: str) -> int:
     return total
 
 
-def matmul_rates(backend: Any, rows: int = 2048, seconds: float = 2.0) -> dict[str, float]:
+def matmul_rates(backend: Any, rows: int = 1024, seconds: float = 2.0) -> dict[str, float]:
     """GFLOP/s of torch's matrix products in the shapes of one decoder layer, by number format."""
     import torch
     from torch import nn

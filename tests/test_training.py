@@ -8,7 +8,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -263,8 +263,8 @@ def test_samples_are_what_the_pipeline_asks(turns: list[TeacherTurn], encoder: C
 def test_context_is_shown_or_dropped(turns: list[TeacherTurn], encoder: ChatEncoder) -> None:
     shown = classify_samples(turns, "verify", encoder, rng=random.Random(1), drop_context=0.0)
     dropped = classify_samples(turns, "verify", encoder, rng=random.Random(1), drop_context=1.0)
-    assert all("Earlier talk" in prefix_text(s, encoder) for s in shown)
-    assert not any("Earlier talk" in prefix_text(s, encoder) for s in dropped)
+    assert all("Earlier talk (no evidence):" in prefix_text(s, encoder) for s in shown)
+    assert not any("Earlier talk (no evidence):" in prefix_text(s, encoder) for s in dropped)
     assert "Was she paid" in prefix_text(shown[1], encoder)
     assert "- (stated) The assistant loves mills." in prefix_text(dropped[1], encoder)  # the store stays
 
@@ -466,10 +466,10 @@ def recipe(stage: str, tiny_base: Path, data_root: Path, **changes: Any) -> Trai
         "dilute_share": 0.5,
         "dilute_sentences": (1, 3),
         "learning_rate": 1e-2,
-        "max_steps": 12,
+        "max_steps": 14,
         "token_budget": 600,
         "batch_size": 4,
-        "save_steps": 5,
+        "save_steps": 7,
         "compile_layers": False,
         "threads": 1,
     }
@@ -505,7 +505,7 @@ def whole_batch(run: Run) -> dict[str, Any]:
 def test_verify_learns(verify_run: Run) -> None:
     before, after = losses(verify_run, whole_batch(verify_run))
     assert after < 0.8 * before
-    assert verify_run.report["steps"] == len(verify_run.steps_done) == 12
+    assert verify_run.report["steps"] == len(verify_run.steps_done) == 14
     assert verify_run.report["claims"] == sum(len(t.claims) for t in load_teacher_turns(_train_file(verify_run)))
     assert len(verify_run.trainer._batch_sampler) > 1
     trained = {n: p for n, p in verify_run.trainer.model.named_parameters() if p.requires_grad}
@@ -538,10 +538,12 @@ def test_saved_adapter_gives_the_trained_logits(verify_run: Run, tiny_base: Path
 
 @pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(verify_run: Run, tmp_path: Path) -> None:
-    shutil.copytree(verify_run.out / "checkpoint-5", tmp_path / "checkpoint-5")
+    epoch = len(verify_run.trainer._batch_sampler)
+    assert 7 > epoch and 7 % epoch  # the checkpoint lies inside a later epoch, whose shuffle differs
+    shutil.copytree(verify_run.out / "checkpoint-7", tmp_path / "checkpoint-7")
     resumed = run_training(classify, verify_run.config, tmp_path)
-    assert resumed.steps_done == list(range(5, 12))
-    assert resumed.report["steps"] == 12
+    assert resumed.steps_done == list(range(7, 14))
+    assert resumed.report["steps"] == 14
     expected = load_file(verify_run.out / "adapter" / "adapter_model.safetensors")
     found = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     assert found.keys() == expected.keys()
@@ -572,11 +574,11 @@ def test_exported_adapter_loads_with_calibration_and_card(verify_run: Run, tiny_
     assert manifest.calibration.temperature > 0
     assert manifest.metrics["claims"] == verify_run.report["claims"]
     assert manifest.metrics["negative log-likelihood"] <= manifest.metrics["negative log-likelihood before"]
-    assert manifest.training["steps"] == 12
+    assert manifest.training["steps"] == 14
     weights = load_file(tmp_path / "verify" / "adapter_model.safetensors")
     assert {t.dtype for t in weights.values()} == {torch.float16}
     backend = TransformersBackend(tiny_base, tmp_path, stages=("verify",))
-    assert backend.manifest("verify") == manifest
+    assert asdict(backend.manifest("verify")) == json.loads(json.dumps(asdict(manifest)))
     assert backend.max_reference_tokens > 0
     assert "negative log-likelihood" in (tmp_path / "verify" / "README.md").read_text(encoding="utf-8")
 
@@ -599,17 +601,13 @@ def test_trl_tokenises_as_the_pipeline_does(decompose_run: Run, turns: list[Teac
     for row, sample in zip(dataset, samples, strict=True):
         prompt = encoder.whole(Prompt(sample["prompt"][0]["content"], sample["prompt"][1]["content"]))
         completion = encoder.plain(sample["completion"][0]["content"])
-        ids, mask = row["input_ids"], row["completion_mask"]
+        ids, labels = row["input_ids"], row["labels"]
         assert ids[: len(prompt)] == prompt
-        assert mask == [0] * len(prompt) + [1] * (len(ids) - len(prompt))
+        assert labels == [-100] * len(prompt) + ids[len(prompt) :]  # loss on the completion alone
         assert ids[len(prompt) : len(prompt) + len(completion)] == completion
         assert ids[len(prompt) + len(completion)] == encoder.tokenizer.eos_token_id  # learns to stop
         assert len(ids) == decompose.sample_tokens(sample, encoder)
-
-
-@pytest.mark.slow
-def test_loss_is_on_the_completion_alone(decompose_run: Run) -> None:
     batch = whole_batch(decompose_run)
-    counted = (batch["labels"] != -100).sum(-1).tolist()
-    assert counted == [sum(row["completion_mask"]) for row in decompose_run.trainer.train_dataset]
-    assert min(counted) > 0
+    assert (batch["labels"] != -100).sum(-1).tolist() == [
+        sum(label != -100 for label in row["labels"]) for row in dataset
+    ]

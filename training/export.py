@@ -66,7 +66,8 @@ def fit_calibration(log_probs: Any, gold: Any, labels: tuple[str, ...]) -> Calib
     optimiser.step(closure)
     values = [0.0, *bias.detach().tolist()]
     return Calibration(
-        round(float(log_temperature.exp()), 4), {label: round(v, 4) for label, v in zip(labels, values, strict=True)}
+        round(float(log_temperature.detach().exp()), 4),
+        {label: round(v, 4) for label, v in zip(labels, values, strict=True)},
     )
 
 
