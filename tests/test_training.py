@@ -539,7 +539,7 @@ def test_saved_adapter_gives_the_trained_logits(verify_run: Run, tiny_base: Path
 @pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(verify_run: Run, tmp_path: Path) -> None:
     epoch = len(verify_run.trainer._batch_sampler)
-    assert 7 > epoch and 7 % epoch  # the checkpoint lies inside a later epoch, whose shuffle differs
+    assert epoch < 7 and 7 % epoch  # the checkpoint lies inside a later epoch, whose shuffle differs
     shutil.copytree(verify_run.out / "checkpoint-7", tmp_path / "checkpoint-7")
     resumed = run_training(classify, verify_run.config, tmp_path)
     assert resumed.steps_done == list(range(7, 14))
