@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peft import PeftModel
 from safetensors.torch import load_file
+from trl import SFTTrainer
 
 from training import classify, decompose
 from training.classify import PackedCollator, TokenBudgetSampler, class_weights, use_label_rows
@@ -435,7 +436,7 @@ class Run:
 
 def run_training(module: Any, config: TrainConfig, out: Path) -> Run:
     """Train through the stage's own `train`, keeping hold of the trainer it makes."""
-    name = "SFTTrainer" if config.stage == "decompose" else "PackedTrainer"
+    name = "CompletionTrainer" if config.stage == "decompose" else "PackedTrainer"
     kept: list[Any] = []
     steps: list[int] = []
 
@@ -591,6 +592,16 @@ def test_decompose_learns(decompose_run: Run) -> None:
     saved = load_file(decompose_run.out / "adapter" / "adapter_model.safetensors")
     assert saved and all("lora_" in name for name in saved)
     assert any(t.abs().max() > 0 for name, t in saved.items() if "lora_B" in name)
+
+
+@pytest.mark.slow
+def test_completion_loss_is_trls(decompose_run: Run) -> None:
+    trainer, model, batch = decompose_run.trainer, decompose_run.trainer.model.eval(), whole_batch(decompose_run)
+    for count in (None, 7):
+        inputs = [trainer._prepare_inputs(dict(batch)) for _ in range(2)]
+        ours = trainer.compute_loss(model, inputs[0], num_items_in_batch=count)
+        theirs = SFTTrainer.compute_loss(trainer, model, inputs[1], num_items_in_batch=count)
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
 
 
 @pytest.mark.slow

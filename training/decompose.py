@@ -27,6 +27,31 @@ from vista_local.chat import ChatEncoder
 from vista_local.prompts import Prompt
 
 
+class CompletionTrainer(SFTTrainer):
+    """`SFTTrainer` that multiplies the output matrix at completion positions only, on a CPU too.
+
+    Without Triton, TRL scores every position of a batch, prompt included: with a vocabulary of
+    49,152 over a model of 135 million parameters that doubles the time of a step. The loss is the same.
+    """
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Mean negative log-likelihood of the completion tokens."""
+        on_one_cpu = inputs["input_ids"].device.type == "cpu" and self.args.world_size == 1
+        if not on_one_cpu or return_outputs:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        causal_lm = model.get_base_model()
+        hidden = causal_lm.model(
+            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False
+        ).last_hidden_state
+        targets = inputs["labels"][:, 1:]
+        wanted = targets != -100
+        logits = causal_lm.get_output_embeddings()(hidden[:, :-1][wanted]).float()
+        total = torch.nn.functional.cross_entropy(logits, targets[wanted], reduction="sum")
+        return total / (wanted.sum() if num_items_in_batch is None else num_items_in_batch)
+
+
 def build_training_samples(config: TrainConfig, encoder: ChatEncoder) -> list[dict[str, Any]]:
     """The recipe's prompt/completion pairs; the same for the same seed."""
     rng = random.Random(config.seed)
@@ -90,7 +115,7 @@ def train(config: TrainConfig, out: Path) -> dict[str, Any]:
         packing=False,
         train_sampling_strategy="group_by_length",
     )
-    trainer = SFTTrainer(
+    trainer = CompletionTrainer(
         model=peft_model,
         args=arguments,
         train_dataset=Dataset.from_list(samples),
