@@ -12,7 +12,7 @@ from vista_local.config import ScoreConfig, load_config
 from vista_local.errors import InputError
 from vista_local.labels import LABELS, Label
 from vista_local.output import parse_result_line, result_line, run_record
-from vista_local.schema import ClaimResult, ConversationResult, TurnResult, TurnStatus
+from vista_local.schema import ClaimResult, ConversationResult, Evidence, TurnResult, TurnStatus
 
 UNHURRIED = settings(max_examples=50, deadline=None)
 V, C, L, S, A = LABELS
@@ -20,11 +20,18 @@ RUN = {"id": "0123", "base": "b"}
 
 TEXT = st.text(st.sampled_from('a\n\r"\\\u2028\x85é') | st.characters(exclude_categories=["Cs"]), max_size=12)
 SMALL = st.integers(0, 9)
+EVIDENCE = (
+    st.builds(Evidence, st.just("reference"), st.floats(0, 1), SMALL)
+    | st.builds(Evidence, st.just("memory"), st.floats(0, 1), st.none(), SMALL, SMALL, st.booleans())
+    | st.builds(Evidence, st.just("background"), st.floats(0, 1), st.none(), st.none(), SMALL)
+)
 CLAIM = st.builds(
     ClaimResult,
     TEXT,
     st.sampled_from(LABELS),
     st.dictionaries(st.sampled_from([str(label) for label in LABELS]), st.floats(0, 1)),
+    st.none(),
+    st.lists(EVIDENCE, max_size=2).map(tuple),
 ) | st.builds(ClaimResult, TEXT, st.none(), st.just({}), TEXT)
 TURN = st.builds(
     TurnResult,
@@ -74,8 +81,8 @@ def test_the_fields_of_a_line() -> None:
                 "index": 1,
                 "status": "scored",
                 "claims": [
-                    {"text": "a", "label": "VERIFIED", "probs": {"VERIFIED": 0.9, "UNVERIFIABLE": 0.1}},
-                    {"text": "b", "label": None, "probs": {}, "unscored": "too long"},
+                    {"text": "a", "label": "VERIFIED", "probs": {"VERIFIED": 0.9, "UNVERIFIABLE": 0.1}, "evidence": []},
+                    {"text": "b", "label": None, "probs": {}, "evidence": [], "unscored": "too long"},
                 ],
                 "vista_score": 0.5,
                 "strict": False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from vista_local.packing import PAD_SEGMENT, branch_mask, collate, pack
+from vista_local.packing import PAD_SEGMENT, branch_mask, collate, pack, split_branches
 
 IDS = st.integers(3, 250)
 SEQUENCES = st.lists(
@@ -143,3 +144,18 @@ def test_a_turn_without_claims_has_no_answers() -> None:
     batch = collate([pack([5, 6], []), pack([5], [[7]])], pad_id=0)
     assert batch.read_rows.tolist() == [1]
     assert batch.read_columns.tolist() == [1]
+
+
+@given(
+    prefix=st.integers(1, 40),
+    lengths=st.lists(st.integers(1, 30), max_size=30),
+    budget=st.integers(1, 120),
+)
+def test_split_branches_keeps_order_and_budget(prefix: int, lengths: list[int], budget: int) -> None:
+    branches = [[number] * length for number, length in enumerate(lengths)]
+    parts = split_branches(prefix, branches, budget)
+    assert [b for part in parts for b in part] == branches
+    for part in parts:
+        assert len(part) == 1 or prefix + sum(map(len, part)) <= budget
+    for part, following in pairwise(parts):  # no part is closed early
+        assert prefix + sum(map(len, part)) + len(following[0]) > budget

@@ -102,6 +102,9 @@ def score(
     context: Annotated[str | None, typer.Option(help="history shown to verify: none, recent or full")] = None,
     unreferenced: Annotated[str | None, typer.Option(help="turns without reference: skip, trust or verify")] = None,
     full_probs: Annotated[bool, typer.Option("--full-probs", help="five probabilities for every claim")] = False,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="name the text that decides verified and contradicted claims")
+    ] = False,
     shard_size: Annotated[int | None, typer.Option(help="conversations scored together")] = None,
     roles: Annotated[list[str] | None, typer.Option("--role", help="role name mapping, such as speaker1=user")] = None,
     skip_bad_records: Annotated[
@@ -120,7 +123,12 @@ def score(
     overrides: dict[str, Any] = {
         k: v for k, v in {"context": context, "shard_size": shard_size}.items() if v is not None
     }
-    flags = {"given_claims": given_claims, "oracle_memory": oracle_memory, "full_probs": full_probs}
+    flags = {
+        "given_claims": given_claims,
+        "oracle_memory": oracle_memory,
+        "full_probs": full_probs,
+        "evidence": evidence,
+    }
     overrides |= {k: True for k, v in flags.items() if v}
     if unreferenced:
         overrides["memory"] = {"unreferenced": unreferenced}

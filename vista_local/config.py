@@ -34,6 +34,7 @@ class ScoreConfig(BaseModel):
     full_probs: bool = Field(False, description="run categorise on verified claims too")
     given_claims: bool = Field(False, description="label the claims that the input carries")
     oracle_memory: bool = Field(False, description="fill the store from the input's own labels (analysis only)")
+    evidence: bool = Field(False, description="name the text that decides verified and contradicted claims")
     shard_size: int = Field(32, ge=1, description="conversations scored together")
 
 

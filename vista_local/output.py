@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from typing import Any
 
 from vista_local import __version__
 from vista_local.config import ScoreConfig
 from vista_local.errors import InputError
 from vista_local.labels import Label
-from vista_local.schema import SCHEMA, ClaimResult, ConversationResult, TurnResult, TurnStatus
+from vista_local.schema import SCHEMA, ClaimResult, ConversationResult, Evidence, TurnResult, TurnStatus
 from vista_local.scoring import score_conversation
 
 
@@ -31,6 +32,10 @@ def run_record(config: ScoreConfig, models: dict[str, Any]) -> dict[str, Any]:
 
 def _claim(claim: ClaimResult) -> dict[str, Any]:
     data: dict[str, Any] = {"text": claim.text, "label": claim.label and claim.label.value, "probs": claim.probs}
+    # Indices that don't apply to a source are left out.
+    data["evidence"] = [
+        {k: v for k, v in asdict(e).items() if v is not None and v is not False} for e in claim.evidence
+    ]
     if claim.unscored is not None:
         data["unscored"] = claim.unscored
     return data
@@ -86,7 +91,13 @@ def _turn(data: dict[str, Any]) -> TurnResult:
         index=data["index"],
         status=TurnStatus(data["status"]),
         claims=tuple(
-            ClaimResult(c["text"], Label(c["label"]) if c["label"] else None, c["probs"], c.get("unscored"))
+            ClaimResult(
+                c["text"],
+                Label(c["label"]) if c["label"] else None,
+                c["probs"],
+                c.get("unscored"),
+                tuple(Evidence(**e) for e in c["evidence"]),
+            )
             for c in data["claims"]
         ),
         unsupported_extraction=tuple(data["unsupported_extraction"]),

@@ -58,6 +58,23 @@ def pack(prefix: Sequence[int], branches: Sequence[Sequence[int]]) -> PackedSequ
     return PackedSequence(ids, positions, segments, read_at)
 
 
+def split_branches(prefix: int, branches: Sequence[Sequence[int]], budget: int) -> list[list[Sequence[int]]]:
+    """Consecutive branches in parts that fit `budget` tokens with their prefix, at least one a part.
+
+    Args:
+        prefix: tokens of the prefix, which every part repeats.
+    """
+    parts: list[list[Sequence[int]]] = []
+    used = 0
+    for branch in branches:
+        if not parts or prefix + used + len(branch) > budget:
+            parts.append([])
+            used = 0
+        parts[-1].append(branch)
+        used += len(branch)
+    return parts
+
+
 def branch_mask(segments: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Additive mask [B, 1, L, L] for segments [B, L]: causal, and a token sees only the prefix and
     its own segment. Padding sees itself, so that no row is empty (an empty row gives NaN)."""

@@ -16,7 +16,9 @@ from vista_local.chunking import chunk_turn, windows
 from vista_local.claims import parse_claims, unsupported_details
 from vista_local.config import ScoreConfig
 from vista_local.errors import InputError, VistaError
+from vista_local.evidence import DECIDED_LABELS, Piece, best, candidates, piece_score, pieces
 from vista_local.history import DECOMPOSE_HISTORY, RECENT, recent_history
+from vista_local.labels import UNVERIFIABLE_LABELS, Label
 from vista_local.memory import KnowledgeStore, Selection
 from vista_local.prompts import Utterance
 from vista_local.schema import (
@@ -57,6 +59,7 @@ class _Job:
     selection: Selection = field(default_factory=lambda: Selection((), 0))
     p_verified: list[float] = field(default_factory=list)
     q: list[list[float] | None] = field(default_factory=list)
+    evidence: list[list[tuple[Piece, float]]] = field(default_factory=list)
 
 
 class Pipeline:
@@ -158,11 +161,63 @@ class Pipeline:
         for job, by_claim in zip(jobs, verified, strict=True):
             job.p_verified = [combine_verify([math.exp(w[0]) for w in by_window]) for by_window in by_claim]
             job.q = [None] * len(job.claims)
+            job.evidence = [[] for _ in job.claims]
         wanted = [(job, [i for i, p in enumerate(job.p_verified) if p < 0.5 or self.config.full_probs]) for job in jobs]
         wanted = [(job, claims) for job, claims in wanted if claims]
         for (job, claims), by_claim in zip(wanted, self._classify("categorise", wanted), strict=True):
             for i, by_window in zip(claims, by_claim, strict=True):
                 job.q[i] = combine_categorise([[math.exp(v) for v in w] for w in by_window])
+        if self.config.evidence:
+            self._find_evidence(jobs)
+
+    def _find_evidence(self, jobs: Sequence[_Job]) -> None:
+        """Judge each candidate piece alone; claims that share a candidate share its prefix."""
+        verify: list[tuple[_Job, Piece, list[int]]] = []
+        for job in jobs:
+            among = pieces(job.turn.reference or (), job.selection.entries)
+            wanting: dict[int, list[int]] = {}
+            for number, (p, q) in enumerate(zip(job.p_verified, job.q, strict=True)):
+                if claim_label(p, q) in DECIDED_LABELS:
+                    for piece in candidates(job.claims[number], among):
+                        wanting.setdefault(piece, []).append(number)
+            verify += [(job, among[piece], numbers) for piece, numbers in sorted(wanting.items())]
+        verified = self._judge_pieces("verify", verify)
+        categorise, p_of = [], []
+        for (job, piece, numbers), rows in zip(verify, verified, strict=True):
+            refuting, chances = [], []
+            for number, row in zip(numbers, rows, strict=True):
+                label = claim_label(job.p_verified[number], job.q[number])
+                if label is Label.VERIFIED:
+                    job.evidence[number].append((piece, piece_score(label, math.exp(row[0]), None)))
+                else:
+                    refuting.append(number)
+                    chances.append(math.exp(row[0]))
+            if refuting:
+                categorise.append((job, piece, refuting))
+                p_of.append(chances)
+        at = UNVERIFIABLE_LABELS.index(Label.CONTRADICTED)
+        for (job, piece, numbers), chances, rows in zip(
+            categorise, p_of, self._judge_pieces("categorise", categorise), strict=True
+        ):
+            for number, p, row in zip(numbers, chances, rows, strict=True):
+                score = piece_score(Label.CONTRADICTED, p, math.exp(row[at]))
+                job.evidence[number].append((piece, score))
+
+    def _judge_pieces(self, stage: str, wanted: Sequence[tuple[_Job, Piece, list[int]]]) -> list[list[list[float]]]:
+        """Log-probabilities [pieces][claims][labels] with one piece as all there is to know."""
+        words = self.backend.label_words(stage)
+        requests = [
+            classify_request(
+                stage,
+                words,
+                self._evidence_history(job),
+                () if piece.entry is None else (piece.entry,),
+                piece.text if piece.entry is None else "",
+                [job.claims[i] for i in numbers],
+            )
+            for job, piece, numbers in wanted
+        ]
+        return self.backend.classify(stage, requests)
 
     def _classify(self, stage: str, wanted: Sequence[tuple[_Job, list[int]]]) -> list[list[list[list[float]]]]:
         """Log-probabilities [jobs][claims][windows][labels] of the claims with the given numbers."""
@@ -192,8 +247,8 @@ class Pipeline:
             claims = tuple(ClaimResult(text, None, {}) for text in job.claims)
         else:
             claims = tuple(
-                ClaimResult(text, claim_label(p, q), claim_probs(p, q))
-                for text, p, q in zip(job.claims, job.p_verified, job.q, strict=True)
+                ClaimResult(text, claim_label(p, q), claim_probs(p, q), evidence=best(found))
+                for text, p, q, found in zip(job.claims, job.p_verified, job.q, job.evidence, strict=True)
             )
         return TurnResult(
             index=job.index,

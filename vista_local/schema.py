@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from vista_local.labels import Label
 
@@ -59,6 +60,23 @@ class TurnStatus(StrEnum):
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """A piece of text that decides a claim, and how clearly it does so alone (0 to 1).
+
+    `source` is "reference" (with `sentence`, counted from 0 over all passages), "memory" (with the
+    `turn` and `claim` that established it) or "background" (with `claim`, the fact's number).
+    `stated` marks a memory entry that was itself only stated, never verified.
+    """
+
+    source: Literal["reference", "memory", "background"]
+    score: float
+    sentence: int | None = None
+    turn: int | None = None
+    claim: int | None = None
+    stated: bool = False
+
+
+@dataclass(frozen=True)
 class ClaimResult:
     """A labelled claim. Exactly one of `label` and `unscored` is set.
 
@@ -70,6 +88,7 @@ class ClaimResult:
     label: Label | None
     probs: dict[str, float] = field(default_factory=dict)
     unscored: str | None = None
+    evidence: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from vista_local.backends.device import native_dtype, pick_device
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.claims import repeats_earlier_line
 from vista_local.errors import VistaError
-from vista_local.packing import PackedSequence, collate, pack
+from vista_local.packing import PackedSequence, collate, pack, split_branches
 from vista_local.prompts import PROMPT_VERSION, Prompt
 from vista_local.stages import ClassifyRequest
 
@@ -187,16 +187,25 @@ class TransformersBackend:
     @torch.inference_mode()
     def classify(self, stage: str, requests: Sequence[ClassifyRequest]) -> list[list[list[float]]]:
         """Calibrated log-probabilities [requests][branches][labels]; see `Backend`."""
-        sequences = [
-            pack(self.encoder.prefix(r.prefix), [self.encoder.branch(b) for b in r.branches]) for r in requests
-        ]
-        results: list[list[list[float]]] = [[] for _ in requests]
+        sequences: list[PackedSequence] = []
+        owners: list[int] = []
+        for number, request in enumerate(requests):
+            prefix = self.encoder.prefix(request.prefix)
+            branches = [self.encoder.branch(b) for b in request.branches]
+            # The mask grows with the square of a sequence: a turn of hundreds of claims is packed in parts.
+            for part in split_branches(len(prefix), branches, self.token_budget):
+                sequences.append(pack(prefix, part))
+                owners.append(number)
+        rows_of: list[list[list[float]]] = [[] for _ in sequences]
         self.model.set_adapter(stage)
         for batch in self._batches([len(s) for s in sequences]):
             rows = self._label_logits(stage, [sequences[i] for i in batch]).tolist()
             for i in batch:
                 taken = len(sequences[i].read_at)
-                results[i], rows = rows[:taken], rows[taken:]
+                rows_of[i], rows = rows[:taken], rows[taken:]
+        results: list[list[list[float]]] = [[] for _ in requests]
+        for owner, answer in zip(owners, rows_of, strict=True):
+            results[owner].extend(answer)
         return results
 
     def _label_logits(self, stage: str, sequences: Sequence[PackedSequence]) -> torch.Tensor:

@@ -1,0 +1,67 @@
+"""Which piece of text decides a claim: a sentence of the reference, or an entry of the store.
+
+Candidates are the best few by BM25; each is then judged alone, as if it were all there is to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vista_local.bm25 import bm25_scores
+from vista_local.labels import Label
+from vista_local.memory import BACKGROUND_TURN, Entry, Kind
+from vista_local.schema import Evidence
+from vista_local.text import split_sentences
+
+#: Pieces that are judged for a claim, and pieces that a result names at most.
+CANDIDATES, NAMED = 8, 3
+
+#: Labels that something must support or refute; the others have no evidence.
+DECIDED_LABELS = frozenset({Label.VERIFIED, Label.CONTRADICTED})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A reference sentence (`sentence` counts from 0 over all passages) or a store entry."""
+
+    text: str
+    sentence: int | None = None
+    entry: Entry | None = None
+
+    def named(self, score: float) -> Evidence:
+        """The piece as a result names it."""
+        if self.entry is None:
+            return Evidence("reference", score, sentence=self.sentence)
+        if self.entry.turn == BACKGROUND_TURN:
+            return Evidence("background", score, claim=self.entry.claim)
+        stated = self.entry.kind is Kind.STATED
+        return Evidence("memory", score, turn=self.entry.turn, claim=self.entry.claim, stated=stated)
+
+
+def pieces(passages: Sequence[str], entries: Sequence[Entry]) -> list[Piece]:
+    """Everything that could decide a claim of a turn: its reference's sentences, then the store."""
+    sentences = [s for passage in passages for s in split_sentences(passage)]
+    return [Piece(s, sentence=i) for i, s in enumerate(sentences)] + [Piece(e.text, entry=e) for e in entries]
+
+
+def candidates(claim: str, among: Sequence[Piece], limit: int = CANDIDATES) -> list[int]:
+    """Numbers of the pieces that are most like `claim` by BM25, best first, ties to the earlier."""
+    scores = bm25_scores([p.text for p in among], claim)
+    return sorted(range(len(among)), key=lambda i: (-scores[i], i))[:limit]
+
+
+def piece_score(label: Label, p_verified: float, q_contradicted: float | None) -> float:
+    """How clearly one piece decides a claim for `label`: p_v, or (1 - p_v) q(CONTRADICTED)."""
+    if label is Label.VERIFIED:
+        return p_verified
+    if label is not Label.CONTRADICTED or q_contradicted is None:
+        raise ValueError(f"no piece of evidence can decide {label}")
+    return (1 - p_verified) * q_contradicted
+
+
+def best(scored: Sequence[tuple[Piece, float]]) -> tuple[Evidence, ...]:
+    """The clearest piece, and up to two others that decide the claim by themselves (from 0.5 on)."""
+    ranked = sorted(scored, key=lambda pair: -pair[1])  # stable: ties keep the order of BM25
+    kept = ranked[:1] + [pair for pair in ranked[1:NAMED] if pair[1] >= 0.5]
+    return tuple(piece.named(round(score, 6)) for piece, score in kept)
