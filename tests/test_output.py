@@ -12,7 +12,17 @@ from vista_local.config import ScoreConfig, load_config
 from vista_local.errors import InputError
 from vista_local.labels import LABELS, Label
 from vista_local.output import parse_result_line, result_line, run_record
-from vista_local.schema import ClaimResult, ConversationResult, Evidence, TurnResult, TurnStatus
+from vista_local.schema import (
+    ClaimResult,
+    Conversation,
+    ConversationResult,
+    Evidence,
+    GivenClaim,
+    Role,
+    Turn,
+    TurnResult,
+    TurnStatus,
+)
 
 UNHURRIED = settings(max_examples=50, deadline=None)
 V, C, L, S, A = LABELS
@@ -46,7 +56,23 @@ TURN = st.builds(
     st.lists(st.tuples(st.integers(-1, 9), SMALL), max_size=3).map(tuple),
     st.none() | TEXT,
 )
-RESULT = st.builds(ConversationResult, TEXT, st.lists(TURN, max_size=3).map(tuple), st.none() | TEXT)
+PASSAGE = TEXT.filter(str.strip)
+GIVEN = st.builds(GivenClaim, PASSAGE, st.none() | st.sampled_from(LABELS))
+SAID = st.builds(Turn, st.just(Role.USER), TEXT) | st.builds(
+    Turn,
+    st.just(Role.ASSISTANT),
+    TEXT,
+    st.none() | st.lists(PASSAGE, max_size=2).map(tuple),
+    st.none() | st.lists(GIVEN, max_size=2).map(tuple),
+)
+TALK = st.lists(SAID, min_size=1, max_size=3).map(tuple)
+RESULT = st.builds(
+    lambda name, turns, error, talk: ConversationResult(name, turns, error, talk and Conversation(name, talk)),
+    PASSAGE,
+    st.lists(TURN, max_size=3).map(tuple),
+    st.none() | TEXT,
+    st.none() | TALK,
+)
 
 
 @given(RESULT)

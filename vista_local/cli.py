@@ -105,6 +105,7 @@ def score(
     evidence: Annotated[
         bool, typer.Option("--evidence", help="name the text that decides verified and contradicted claims")
     ] = False,
+    compact: Annotated[bool, typer.Option("--compact", help="leave the conversation out of its result line")] = False,
     shard_size: Annotated[int | None, typer.Option(help="conversations scored together")] = None,
     roles: Annotated[list[str] | None, typer.Option("--role", help="role name mapping, such as speaker1=user")] = None,
     skip_bad_records: Annotated[
@@ -130,6 +131,8 @@ def score(
         "evidence": evidence,
     }
     overrides |= {k: True for k, v in flags.items() if v}
+    if compact:
+        overrides["keep_input"] = False
     if unreferenced:
         overrides["memory"] = {"unreferenced": unreferenced}
     with user_errors():
@@ -210,14 +213,32 @@ def _score(
 
 
 def _summary_of_file(path: Path) -> Any:
-    from vista_local.output import parse_result_line
+    from vista_local.output import read_results
     from vista_local.scoring import Summary
 
     summary = Summary()
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            summary.add(parse_result_line(line, f"{path}, line {number}"))
+    for result in read_results(path):
+        summary.add(result)
     return summary
+
+
+@app.command()
+def show(
+    results: Annotated[Path, typer.Argument(help="result file of `vista-local score`")],
+    conversation: Annotated[str | None, typer.Option("--id", help="only the conversation with this id")] = None,
+) -> None:
+    """Print conversations with their claims under the turns, and the evidence."""
+    from vista_local.output import read_results
+    from vista_local.show import render
+
+    with user_errors():
+        found = False
+        for result in read_results(results):
+            if conversation is None or result.id == conversation:
+                found = True
+                Console().print(render(result), soft_wrap=True)
+        if not found:
+            raise VistaError(f"{results}: no conversation {conversation!r}" if conversation else f"{results}: is empty")
 
 
 @app.command()

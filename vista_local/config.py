@@ -35,6 +35,7 @@ class ScoreConfig(BaseModel):
     given_claims: bool = Field(False, description="label the claims that the input carries")
     oracle_memory: bool = Field(False, description="fill the store from the input's own labels (analysis only)")
     evidence: bool = Field(False, description="name the text that decides verified and contradicted claims")
+    keep_input: bool = Field(True, description="put the conversation into its result line, for `show` and reports")
     shard_size: int = Field(32, ge=1, description="conversations scored together")
 
 

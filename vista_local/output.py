@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from vista_local import __version__
 from vista_local.config import ScoreConfig
 from vista_local.errors import InputError
 from vista_local.labels import Label
-from vista_local.schema import SCHEMA, ClaimResult, ConversationResult, Evidence, TurnResult, TurnStatus
+from vista_local.readers import parse_conversation
+from vista_local.schema import (
+    SCHEMA,
+    ClaimResult,
+    Conversation,
+    ConversationResult,
+    Evidence,
+    GivenClaim,
+    TurnResult,
+    TurnStatus,
+)
 from vista_local.scoring import score_conversation
 
 
@@ -67,8 +79,32 @@ def result_line(result: ConversationResult, run: dict[str, Any]) -> str:
     line: dict[str, Any] = {"schema": SCHEMA, "id": result.id, "turns": turns, "vista_score": score.vista_score}
     if result.error is not None:
         line["error"] = result.error
+    if result.conversation is not None:
+        line["input"] = native_form(result.conversation)
     line["run"] = run
     return json.dumps(line, ensure_ascii=False)
+
+
+def native_form(conversation: Conversation) -> dict[str, Any]:
+    """A conversation in the native input form, but for its id; `parse_conversation` reads it back."""
+    turns = []
+    for turn in conversation.turns:
+        data: dict[str, Any] = {"role": turn.role.value, "text": turn.text}
+        if turn.reference is not None:
+            data["reference"] = list(turn.reference)
+        if turn.claims is not None:
+            data["claims"] = [_given(claim) for claim in turn.claims]
+        turns.append(data)
+    return {"turns": turns, "background": list(conversation.background)}
+
+
+def _given(claim: GivenClaim) -> dict[str, Any]:
+    data: dict[str, Any] = {"claim": claim.text}
+    if claim.label is not None:
+        data["label"] = claim.label.value
+    if claim.evidence:
+        data["evidence"] = list(claim.evidence)
+    return data
 
 
 def parse_result_line(line: str, where: str = "") -> ConversationResult:
@@ -81,9 +117,25 @@ def parse_result_line(line: str, where: str = "") -> ConversationResult:
         data = json.loads(line)
         if data.get("schema") != SCHEMA:
             raise InputError(f"schema {data.get('schema')!r}; accepted: {SCHEMA}", where)
-        return ConversationResult(data["id"], tuple(_turn(t) for t in data["turns"]), data.get("error"))
+        given = data.get("input")
+        conversation = parse_conversation({"id": data["id"], **given}, where) if given is not None else None
+        return ConversationResult(data["id"], tuple(_turn(t) for t in data["turns"]), data.get("error"), conversation)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"not a result line: {error!r}", where) from error
+
+
+def read_results(path: Path) -> Iterator[ConversationResult]:
+    """The results of a file, one at a time.
+
+    Raises:
+        InputError: the file can't be read, or a line is no result line; names file and line.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="\n") as lines:
+            for number, line in enumerate(lines, start=1):
+                yield parse_result_line(line, f"{path}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", str(path)) from error
 
 
 def _turn(data: dict[str, Any]) -> TurnResult:

@@ -98,7 +98,11 @@ class Pipeline:
                 results[job.conversation].append(result)
             if self.on_progress:
                 self.on_progress(len(wave), sum(len(job.claims) for job in wave))
-        return [ConversationResult(c.id, tuple(turns)) for c, turns in zip(shard, results, strict=True)]
+        keep = self.config.keep_input
+        return [
+            ConversationResult(c.id, tuple(turns), conversation=c if keep else None)
+            for c, turns in zip(shard, results, strict=True)
+        ]
 
     def _jobs(self, number: int, conversation: Conversation) -> list[_Job]:
         jobs: list[_Job] = []

@@ -109,11 +109,12 @@ class TurnResult:
 
 @dataclass(frozen=True)
 class ConversationResult:
-    """The assistant turns of one conversation, in order."""
+    """The assistant turns of one conversation, in order; `conversation` is what was scored, where kept."""
 
     id: str
     turns: tuple[TurnResult, ...]
     error: str | None = None
+    conversation: Conversation | None = None
 
 
 def as_passages(reference: str | Sequence[str] | None) -> tuple[str, ...]:
