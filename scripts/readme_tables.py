@@ -53,6 +53,8 @@ def tables() -> str:
         "diluted": "human_dev, given claims, reference among 20 foreign sentences",
     }
     for mode, name in names.items():
+        if mode not in human:
+            continue
         lines.append(_row(f"**{name}**", human[mode]))
         if mode in TARGETS:
             lines.append(_plain("asked for", TARGETS[mode]))
