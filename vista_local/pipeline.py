@@ -182,9 +182,9 @@ class Pipeline:
             wanting: dict[int, list[int]] = {}
             for number, (p, q) in enumerate(zip(job.p_verified, job.q, strict=True)):
                 if claim_label(p, q) in DECIDED_LABELS:
-                    for piece in candidates(job.claims[number], among):
-                        wanting.setdefault(piece, []).append(number)
-            verify += [(job, among[piece], numbers) for piece, numbers in sorted(wanting.items())]
+                    for candidate in candidates(job.claims[number], among):
+                        wanting.setdefault(candidate, []).append(number)
+            verify += [(job, among[candidate], numbers) for candidate, numbers in sorted(wanting.items())]
         verified = self._judge_pieces("verify", verify)
         categorise, p_of = [], []
         for (job, piece, numbers), rows in zip(verify, verified, strict=True):

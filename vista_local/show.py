@@ -52,8 +52,8 @@ def _add_turn(text: Text, turn: TurnResult, result: ConversationResult) -> None:
         text.append(f"   (unscored: {_safe(turn.unscored)})\n", style="bold red")
     for claim in turn.claims:
         _add_claim(text, claim, turn, result)
-    for claim in turn.unsupported_extraction:
-        text.append(f"   ?  {_safe(claim)}  (not in the turn: kept apart)\n", style="dim")
+    for extracted in turn.unsupported_extraction:
+        text.append(f"   ?  {_safe(extracted)}  (not in the turn: kept apart)\n", style="dim")
     for note in turn.notes:
         text.append(f"      note: {_safe(note)}\n", style="dim")
 
