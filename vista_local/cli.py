@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +12,7 @@ from rich.console import Console
 
 from vista_local import __version__
 from vista_local.errors import VistaError
+from vista_local.terminal import console, user_errors
 
 if TYPE_CHECKING:
     from vista_local.schema import ConversationResult
@@ -24,17 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Score the factuality of conversations offline.",
 )
-console = Console(stderr=True)
-
-
-@contextmanager
-def user_errors() -> Iterator[None]:
-    """Turn errors that the user can mend into one line on standard error and exit code 2."""
-    try:
-        yield
-    except VistaError as error:
-        console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
 
 
 def _version(value: bool) -> None:
@@ -256,6 +244,9 @@ def doctor(
             typer.echo(f"{name:<22} {value}")
         if not healthy:
             raise VistaError("the self-test failed: see the last lines")
+
+
+# Commands that live beside what they do are registered here, in the order --help shows them.
 
 
 def run() -> None:
