@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from training import join_public as jp
+from training import public_sources as ps
 from vista_local.errors import InputError, VistaError
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +26,7 @@ RIVER_ID = "begin_dev_wow-e8459c26"
 
 def label_line(source: str, reference: str, response: str, turns: int, original: str) -> dict[str, Any]:
     return {
-        "id": jp.public_id(source, reference, response),
+        "id": ps.public_id(source, reference, response),
         "source": source,
         "original_label": original,
         "turns": turns,
@@ -110,13 +111,13 @@ def run_all(copies: Path) -> Any:
 
 
 def test_id_rule_against_a_hash_from_the_shell() -> None:
-    assert jp.norm("It is 92 km long, I think!") == "itis92kmlongithink"
-    assert jp.public_id("begin_dev_wow", RIVER, "It is 92 km long, I think!") == RIVER_ID
-    assert jp.public_id("begin_dev_wow", RIVER.upper(), " it is 92km LONG i think") == RIVER_ID
+    assert ps.norm("It is 92 km long, I think!") == "itis92kmlongithink"
+    assert ps.public_id("begin_dev_wow", RIVER, "It is 92 km long, I think!") == RIVER_ID
+    assert ps.public_id("begin_dev_wow", RIVER.upper(), " it is 92km LONG i think") == RIVER_ID
 
 
 def test_norm_keeps_ascii_letters_and_digits_only() -> None:
-    assert jp.norm("Café №5 – İstanbul") == "caf5istanbul"
+    assert ps.norm("Café №5 – İstanbul") == "caf5istanbul"
 
 
 def test_joins_all_three_sources(copies: Path) -> None:
@@ -154,7 +155,7 @@ def test_joins_all_three_sources(copies: Path) -> None:
 
 def test_reports_what_is_missing_by_source(copies: Path) -> None:
     result = run_all(copies)
-    missing = jp.public_id("begin_dev_cmu", "A film.", "Not in the copies.")
+    missing = ps.public_id("begin_dev_cmu", "A film.", "Not in the copies.")
     assert "joined 6 of 7" in result.output
     assert f"missing of begin_dev_cmu: {missing}" in result.output
     assert json.loads((copies / "out" / "missing.json").read_text()) == {"begin_dev_cmu": [missing]}
@@ -194,10 +195,10 @@ def test_a_short_history_is_joined_and_counted(copies: Path) -> None:
 
 
 def test_rows_with_one_id_are_told_apart_by_their_history() -> None:
-    rows = [jp.SourceRow("r", "t", ()), jp.SourceRow("r", "t", ("a", "b")), jp.SourceRow("r", "t", ("c",))]
+    rows = [ps.SourceRow("r", "t", ()), ps.SourceRow("r", "t", ("a", "b")), ps.SourceRow("r", "t", ("c",))]
     index = jp.index_rows(("s", row) for row in rows)
     for turns, expected in ((1, []), (2, ["c"]), (3, ["a", "b"])):
-        labels = jp.TurnLabels(jp.public_id("s", "r", "t"), "s", None, turns, turns - 1, ())
+        labels = jp.TurnLabels(ps.public_id("s", "r", "t"), "s", None, turns, turns - 1, ())
         (joined,) = jp.join([labels], index, {})
         assert [turn["text"] for turn in joined["turns"][:-1]] == expected
 
@@ -225,14 +226,14 @@ def test_an_unknown_column_is_named_with_those_accepted(copies: Path) -> None:
     path = copies / "faithdial" / "data-audit" / "gold" / "topical.csv"
     write_table(path, [["facts", "history", "response"], ["a", "b", "c"]])
     with pytest.raises(InputError, match=r"topical\.csv: no column for the knowledge; found: facts, .*evidence"):
-        list(jp.read_faithdial(copies / "faithdial", ["faithdial_audit_gold_topical"]))
+        list(ps.read_faithdial(copies / "faithdial", ["faithdial_audit_gold_topical"]))
 
 
 def test_column_names_compare_without_case_spaces_and_hyphens(copies: Path) -> None:
     path = copies / "faithdial" / "data-audit" / "gold" / "topical.csv"
     write_table(path, [["Knowledge", " History", "Model Response"], ["a", "b", "c"]])
-    rows = list(jp.read_faithdial(copies / "faithdial" / "data-audit", ["faithdial_audit_gold_topical"]))
-    assert rows == [("faithdial_audit_gold_topical", jp.SourceRow("a", "c", ("b",)))]
+    rows = list(ps.read_faithdial(copies / "faithdial" / "data-audit", ["faithdial_audit_gold_topical"]))
+    assert rows == [("faithdial_audit_gold_topical", ps.SourceRow("a", "c", ("b",)))]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_column_names_compare_without_case_spaces_and_hyphens(copies: Path) -> N
     ],
 )
 def test_history_cells(cell: str, expected: tuple[str, ...]) -> None:
-    assert jp.utterances(cell) == expected
+    assert ps.utterances(cell) == expected
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,7 @@ def test_history_cells(cell: str, expected: tuple[str, ...]) -> None:
     ["a b", '{"render": "a b"}', "{'render': 'a b'}", '[{"render": "a"}, {"render": "b"}]', '{"render": ["a", "b"]}'],
 )
 def test_knowledge_cells(cell: str) -> None:
-    assert jp.rendered(cell) == "a b"
+    assert ps.rendered(cell) == "a b"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +288,11 @@ def test_a_bad_labels_line_is_named(tmp_path: Path) -> None:
 def test_committed_labels_hold_no_text_of_turns(split: str, turns: int, claims: int) -> None:
     records = read_jsonl(LABELS / f"{split}.jsonl")
     assert all(set(r) == {"id", "source", "original_label", "turns", "target", "claims"} for r in records)
-    assert all(set(c) == {"claim", "label"} for r in records for c in r["claims"])
+    spans = [c for r in records for c in r["claims"] if "claim" not in c]
+    assert spans
+    assert all(set(c) == {"of", "span", "head", "tail", "label"} for c in spans)
+    assert not any(c.isalnum() for span in spans for c in span["head"] + span["tail"])
+    assert all(set(c) == {"claim", "label"} for r in records for c in r["claims"] if "claim" in c)
     assert (len(records), sum(len(r["claims"]) for r in records)) == (turns, claims)
     assert len({r["id"] for r in records}) == turns
 
@@ -300,9 +305,18 @@ def test_committed_labels_come_from_the_full_conversations(tmp_path: Path) -> No
 
 
 @needs_full
+def test_no_committed_claim_repeats_its_turn_or_reference() -> None:
+    texts = {r["id"]: r["turns"][-1] for split in jp.SPLITS for r in read_jsonl(FULL / f"{split}.jsonl")}
+    for split in jp.SPLITS:
+        for turn in jp.read_labels(LABELS / f"{split}.jsonl"):
+            words = [claim for claim, _ in turn.claims if isinstance(claim, str)]
+            assert not any(claim in texts[turn.id][field] for claim in words for field in ("text", "reference"))
+
+
+@needs_full
 def test_every_id_of_the_full_conversations_follows_the_rule() -> None:
     records = [record for split in jp.SPLITS for record in read_jsonl(FULL / f"{split}.jsonl")]
-    recomputed = [jp.public_id(r["source"], r["turns"][-1]["reference"], r["turns"][-1]["text"]) for r in records]
+    recomputed = [ps.public_id(r["source"], r["turns"][-1]["reference"], r["turns"][-1]["text"]) for r in records]
     assert recomputed == [r["id"] for r in records]
     assert len(records) == 2090
 
@@ -333,7 +347,7 @@ def test_files_rebuilt_from_the_full_conversations_join_to_the_same_bytes(tmp_pa
             )
             stem = name if folder == "gold" else name.replace("_", "_processed_", 1)
             write_table(tmp_path / "faithdial" / folder / f"{stem}.csv", [header, *rows])
-    write_table(tmp_path / "fade" / jp.FADE_FILE, fade)
+    write_table(tmp_path / "fade" / ps.FADE_FILE, fade)
     counts = jp.join_public(LABELS, tmp_path / "out", tmp_path / "begin", tmp_path / "faithdial", tmp_path / "fade")
     assert not any(count.missing or count.short_history for count in counts.values())
     for split in jp.SPLITS:

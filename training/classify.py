@@ -22,10 +22,11 @@ from training.common import (
     compile_decoder_layers,
     find_data,
     load_base,
+    load_config,
     resolve_training_base,
     sample_limited,
 )
-from training.data import ClassifySample, Diluter, classify_samples, load_teacher_turns
+from training.data import ClassifySample, Diluter, classify_samples, load_teacher_turns, sample_id
 from vista_local.backends.device import native_dtype, pick_device
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.packing import collate
@@ -153,11 +154,13 @@ def build_training_samples(config: TrainConfig, encoder: ChatEncoder) -> list[Cl
     rng = random.Random(config.seed)
     files = {name: load_teacher_turns(find_data(config, name)) for name in config.train}
     diluter = Diluter([t for turns in files.values() for t in turns])
+    seen = {s.id for recipe in config.unseen_by for s in build_training_samples(load_config(recipe), encoder)}
     samples = []
     for name, turns in files.items():
+        unseen = [t for t in turns if sample_id(t) not in seen]
         samples.extend(
             classify_samples(
-                sample_limited(turns, config.limits.get(name), rng),
+                sample_limited(unseen, config.limits.get(name), rng),
                 config.stage,
                 encoder,
                 rng=rng,

@@ -28,6 +28,8 @@ class TrainConfig:
         train, dev: JSON Lines files of teacher conversations, relative to one of `data_roots` (the
             first that has the file).
         limits: most turns taken from a training file (random, by seed); absent means all.
+        unseen_by: recipes of the same stage whose turns are left out: a second run that starts from
+            the first one's adapter goes on with turns that are new to it.
         dilute_share, dilute_sentences: share of the turns whose reference is hidden among foreign
             sentences, and how many.
         drop_context: share of the turns that are shown no history.
@@ -45,6 +47,7 @@ class TrainConfig:
     dev: list[str]
     data_roots: list[str] = field(default_factory=lambda: ["training/data", "../shared/data"])
     limits: dict[str, int] = field(default_factory=dict)
+    unseen_by: list[str] = field(default_factory=list)
     dilute_share: float = 0.5
     dilute_sentences: tuple[int, int] = (5, 40)
     drop_context: float = 0.3

@@ -145,6 +145,11 @@ def evidence_prompt(
     return Prompt(system, evidence_user(history, turn.store, "\n".join(passages)))
 
 
+def sample_id(turn: TeacherTurn) -> str:
+    """Names a turn among all conversations."""
+    return f"{turn.id}#{turn.turn}"
+
+
 def classify_samples(
     turns: Sequence[TeacherTurn],
     stage: str,
@@ -177,7 +182,7 @@ def classify_samples(
         answers = [label.value if label.value in order else UNVERIFIABLE for _, label in claims]
         sequence = pack(encoder.prefix(prompt), [encoder.branch(c) for c, _ in claims])
         shown = encoder.count("\n".join(turn.reference if reference is None else reference))
-        samples.append(ClassifySample(f"{turn.id}#{turn.turn}", sequence, [order.index(a) for a in answers], shown))
+        samples.append(ClassifySample(sample_id(turn), sequence, [order.index(a) for a in answers], shown))
     return samples
 
 

@@ -92,7 +92,8 @@ def _longest_reference(config: TrainConfig, encoder: ChatEncoder) -> int:
         return 0
     from training.classify import build_training_samples
 
-    return max(s.reference_tokens for s in build_training_samples(config, encoder))
+    recipes = [config, *(load_config(path) for path in config.unseen_by)]
+    return max(s.reference_tokens for recipe in recipes for s in build_training_samples(recipe, encoder))
 
 
 def _save_half(source: Path, target: Path) -> None:

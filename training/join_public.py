@@ -1,8 +1,9 @@
 """`python -m training.join_public`: the public part of the training data, made whole on the user's machine.
 
 The repository holds the teacher's claims and labels of public turns, keyed by id, and none of their
-text. This joins them with the user's own copies of BEGIN (dev files), FaithDial's data audit and FADE
-(human-verified file), and writes conversations in the form of the other training files.
+text: a claim that repeats its turn or reference word for word is kept as a place in it. This joins
+them with the user's own copies of BEGIN (dev files), FaithDial's data audit and FADE (human-verified
+file), and writes conversations in the form of the other training files.
 
 An id is its source's name, a hyphen, and the first 8 hex digits of the SHA-1 of
 norm(reference) + "|" + norm(response). So a row is found by its content: the order of the rows, quotes
@@ -11,61 +12,34 @@ and white space of the copies don't matter.
 
 from __future__ import annotations
 
-import ast
-import csv
-import hashlib
 import json
 import os
-import re
-import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from training.public_sources import (
+    FADE_FILE,
+    SourceRow,
+    public_id,
+    read_begin,
+    read_fade,
+    read_faithdial,
+)
+from training.spans import Span, cut, locate
 from vista_local.errors import InputError, VistaError
 from vista_local.labels import parse_label
 
 DATA = Path(__file__).parent / "data"
 SPLITS = ("train", "dev")
-FADE_FILE = "human_verified_500.csv"
-FADE_ORIGINAL, FADE_CORRUPTED = "fade_orig", "fade_corrupt"
 MISSING_FILE = "missing.json"
 SHOWN_MISSING = 5
 """Missing ids printed for each source; all of them are in MISSING_FILE."""
-
-# Column names compare without case, and with spaces and hyphens as underscores. Each tuple starts with
-# the name that the published file has; the others are spellings of the same thing in sister files.
-REFERENCE_COLUMNS = ("knowledge", "evidence", "reference", "source_knowledge")
-RESPONSE_COLUMNS = ("response", "model_response", "generated_response", "original_response")
-CORRUPTED_COLUMNS = ("corrupted_response", "corrupt_response", "corrupted", "perturbed_response")
-HISTORY_COLUMNS = (
-    *("history", "message", "dialogue_history", "dialog_history", "context", "dialogue_context", "dialogue"),
-    *("previous_utterance", "previous_turn", "utterance"),
-)
-FADE_REFERENCE_COLUMNS = (
-    "knowledge_base",
-    "render",
-    "knowledge",
-    "kb",
-    "knowledge_base.render",
-    "knowledge_base_render",
-)
-
-_TURN_BREAK = re.compile(r"\s*(?:\n|</?s>|<sep>|\[sep\]|<eos>|<eot>|\|\|\|)\s*", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class SourceRow:
-    """One turn of a user's copy: the scored response, its reference, and the utterances before it."""
-
-    reference: str
-    response: str
-    history: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -77,7 +51,7 @@ class TurnLabels:
     original_label: str | None
     turns: int
     target: int
-    claims: tuple[tuple[str, str], ...]
+    claims: tuple[tuple[str | Span, str], ...]
 
     def record(self) -> dict[str, Any]:
         """The line of the labels file."""
@@ -87,12 +61,18 @@ class TurnLabels:
             "original_label": self.original_label,
             "turns": self.turns,
             "target": self.target,
-            "claims": self.claim_records(),
+            "claims": [
+                {"claim": claim, "label": label} if isinstance(claim, str) else claim.record() | {"label": label}
+                for claim, label in self.claims
+            ],
         }
 
-    def claim_records(self) -> list[dict[str, str]]:
-        """The claims as they stand in both files."""
-        return [{"claim": claim, "label": label} for claim, label in self.claims]
+    def claim_records(self, texts: dict[str, str]) -> list[dict[str, str]]:
+        """The claims in words; `texts` holds the turn's response and reference."""
+        return [
+            {"claim": claim if isinstance(claim, str) else cut(claim, texts), "label": label}
+            for claim, label in self.claims
+        ]
 
 
 @dataclass
@@ -103,17 +83,6 @@ class SourceCount:
     joined: int = 0
     short_history: int = 0
     missing: list[str] = field(default_factory=list)
-
-
-def norm(text: str) -> str:
-    """Lower-cased a-z and 0-9 only: what an id is made of."""
-    return re.sub(r"[^a-z0-9]", "", text.lower())
-
-
-def public_id(source: str, reference: str, response: str) -> str:
-    """The id of a public turn."""
-    digest = hashlib.sha1(f"{norm(reference)}|{norm(response)}".encode(), usedforsecurity=False).hexdigest()
-    return f"{source}-{digest[:8]}"
 
 
 def labels_of(conversation: Mapping[str, Any]) -> TurnLabels:
@@ -128,14 +97,19 @@ def labels_of(conversation: Mapping[str, Any]) -> TurnLabels:
     if targets != [len(turns) - 1]:
         raise ValueError(f"the turns with claims are {targets}, not the last turn alone")
     target = turns[-1]
+    texts = _texts(target["text"], target["reference"])
     return TurnLabels(
         id=conversation["id"],
         source=conversation["source"],
         original_label=target.get("original_label"),
         turns=len(turns),
         target=targets[0],
-        claims=tuple((c["claim"], c["label"]) for c in target["claims"]),
+        claims=tuple((locate(c["claim"], texts) or c["claim"], c["label"]) for c in target["claims"]),
     )
+
+
+def _texts(response: str, reference: str) -> dict[str, str]:
+    return {"response": response, "reference": reference}
 
 
 def read_labels(path: Path) -> list[TurnLabels]:
@@ -149,7 +123,7 @@ def read_labels(path: Path) -> list[TurnLabels]:
 
 def _parse_labels(record: dict[str, Any], where: str) -> TurnLabels:
     try:
-        claims = tuple((str(c["claim"]), str(c["label"])) for c in record["claims"])
+        claims = tuple((_claim(c), str(c["label"])) for c in record["claims"])
         for _, label in claims:
             parse_label(label)
         labels = TurnLabels(
@@ -162,6 +136,13 @@ def _parse_labels(record: dict[str, Any], where: str) -> TurnLabels:
     return labels
 
 
+def _claim(record: Mapping[str, Any]) -> str | Span:
+    if "claim" in record:
+        return str(record["claim"])
+    start, end = record["span"]
+    return Span(str(record["of"]), int(start), int(end), str(record["head"]), str(record["tail"]))
+
+
 def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         with open(path, encoding="utf-8") as lines:
@@ -172,147 +153,6 @@ def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise InputError(f"can't be read: {error.strerror}", str(path)) from error
     except ValueError as error:
         raise InputError(f"no JSON Lines: {error}", str(path)) from error
-
-
-def read_begin(folder: Path, wanted: Iterable[str]) -> Iterator[tuple[str, SourceRow]]:
-    """The rows of BEGIN's dev files, wherever they lie below `folder`; its test files are not opened.
-
-    Raises:
-        InputError: the folder or all of its dev files are missing, or a file lacks a column.
-    """
-    names = {f"{source}.tsv": source for source in wanted}
-    for path in _find(folder, names, "*.tsv", lambda path: path.name.lower()):
-        # The published files quote nothing, and quotes stand unpaired in the text: a reader that
-        # knows quotes would swallow rows.
-        rows = _table(path, delimiter="\t", quoting=csv.QUOTE_NONE)
-        yield from _plain_rows(path, names[path.name.lower()], rows, RESPONSE_COLUMNS)
-
-
-def read_faithdial(folder: Path, wanted: Iterable[str]) -> Iterator[tuple[str, SourceRow]]:
-    """The rows of FaithDial's data-audit files below `folder` (the repository or its data-audit folder).
-
-    The source of `CTRL/ctrl_processed_wow.csv` is `faithdial_audit_CTRL_ctrl_wow`.
-
-    Raises:
-        InputError: the folder or all of its audit files are missing, or a file lacks a column.
-    """
-
-    def key(path: Path) -> str:
-        return f"faithdial_audit_{path.parent.name}_{path.stem.replace('_processed', '')}".lower()
-
-    sources = {source.lower(): source for source in wanted}
-    for path in _find(folder, sources, "*.csv", key):
-        # The column of a model's responses bears the model's name, which is the folder's too.
-        responses = (*RESPONSE_COLUMNS, _column_key(path.parent.name))
-        yield from _plain_rows(path, sources[key(path)], _table(path), responses)
-
-
-def read_fade(path: Path) -> Iterator[tuple[str, SourceRow]]:
-    """The rows of FADE's human-verified file, given itself or by a folder above it; two turns for each row.
-
-    Raises:
-        InputError: the file is missing or lacks a column.
-    """
-    files = [path] if path.is_file() else _find(path, {FADE_FILE}, "*.csv", lambda p: p.name.lower())
-    for file in files:
-        header, rows = _table(file)
-        reference = _column(header, FADE_REFERENCE_COLUMNS, "the knowledge", file)
-        history = _column(header, HISTORY_COLUMNS, "the history", file)
-        responses = {
-            FADE_ORIGINAL: _column(header, RESPONSE_COLUMNS, "the response", file),
-            FADE_CORRUPTED: _column(header, CORRUPTED_COLUMNS, "the corrupted response", file),
-        }
-        for row in rows:
-            for source, column in responses.items():
-                yield source, SourceRow(rendered(row[reference]), row[column], utterances(row[history]))
-
-
-def _plain_rows(
-    path: Path, source: str, table: tuple[list[str], list[list[str]]], responses: Sequence[str]
-) -> Iterator[tuple[str, SourceRow]]:
-    header, rows = table
-    reference = _column(header, REFERENCE_COLUMNS, "the knowledge", path)
-    response = _column(header, responses, "the response", path)
-    history = _column(header, HISTORY_COLUMNS, "the history", path)
-    for row in rows:
-        # One previous utterance, taken as it stands. A few cells read "[]": the labelled data have
-        # them as an utterance too, and a join has to give the data that the adapters were trained on.
-        previous = (row[history],) if row[history].strip() else ()
-        yield source, SourceRow(row[reference], row[response], previous)
-
-
-def _find(folder: Path, names: Iterable[str], pattern: str, key: Callable[[Path], str]) -> list[Path]:
-    """Files below `folder` whose key is among `names`."""
-    if not folder.exists():
-        raise InputError("no such file or folder", str(folder))
-    wanted = set(names)
-    found = sorted(path for path in folder.rglob(pattern) if path.is_file() and key(path) in wanted)
-    if not found:
-        raise InputError(f"none of the expected files is below this folder: {', '.join(sorted(wanted))}", str(folder))
-    return found
-
-
-def _table(path: Path, delimiter: str = ",", quoting: int = csv.QUOTE_MINIMAL) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a file with columns; rows cut short are left out (their ids come out as missing)."""
-    csv.field_size_limit(sys.maxsize if sys.maxsize < 2**31 else 2**31 - 1)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as lines:
-            table = list(csv.reader(lines, delimiter=delimiter, quoting=quoting))  # type: ignore[arg-type]
-    except OSError as error:
-        raise InputError(f"can't be read: {error.strerror}", str(path)) from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"no table in UTF-8: {error}", str(path)) from error
-    if not table:
-        raise InputError("the file is empty", str(path))
-    header, *rows = table
-    return header, [row for row in rows if len(row) >= len(header)]
-
-
-def _column_key(name: str) -> str:
-    return re.sub(r"[\s_-]+", "_", name.strip().lower())
-
-
-def _column(header: Sequence[str], accepted: Sequence[str], what: str, path: Path) -> int:
-    keys = [_column_key(name) for name in header]
-    for name in accepted:
-        if name in keys:
-            return keys.index(name)
-    raise InputError(
-        f"no column for {what}; found: {', '.join(header)}; accepted: {', '.join(accepted)}",
-        str(path),
-    )
-
-
-def _literal(cell: str) -> Any:
-    """The value of a cell that holds JSON or a Python literal; the cell itself where it's plain text."""
-    if cell.strip()[:1] in ("{", "["):
-        for parse in (json.loads, ast.literal_eval):
-            try:
-                return parse(cell.strip())
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
-                continue
-    return cell
-
-
-def rendered(cell: str) -> str:
-    """FADE's reference: the `render` of a knowledge_base cell (of each entry, if there are several)."""
-    value = _literal(cell)
-    parts = value if isinstance(value, list) else [value]
-    texts = [part.get("render", "") if isinstance(part, dict) else part for part in parts]
-    return " ".join(" ".join(map(str, text)) if isinstance(text, list) else str(text) for text in texts)
-
-
-def utterances(cell: str) -> tuple[str, ...]:
-    """The utterances of a history cell: a list in JSON or Python, or text with line breaks or separators."""
-    value = _literal(cell)
-    if not isinstance(value, list):
-        return tuple(part for part in _TURN_BREAK.split(str(value)) if part.strip())
-    texts = []
-    for entry in value:
-        if isinstance(entry, dict):
-            entry = next((entry[k] for k in ("text", "utterance", "message", "content") if k in entry), "")
-        texts.append(str(entry))
-    return tuple(text for text in texts if text.strip())
 
 
 def index_rows(rows: Iterable[tuple[str, SourceRow]]) -> dict[str, list[SourceRow]]:
@@ -358,7 +198,7 @@ def conversation(labels: TurnLabels, row: SourceRow) -> dict[str, Any]:
         "role": "assistant",
         "text": row.response,
         "reference": row.reference,
-        "claims": labels.claim_records(),
+        "claims": labels.claim_records(_texts(row.response, row.reference)),
         "original_label": labels.original_label,
     }
     return {"id": labels.id, "source": labels.source, "turns": [*turns, scored]}
