@@ -16,6 +16,8 @@ EVALUATION = ROOT / "checkpoints" / "smollm2-135m" / "evaluation.json"
 RESULTS = ROOT / "scripts" / "results"
 BENCH = RESULTS / "bench_score.json"
 EVIDENCE = RESULTS / "bench_evidence.json"
+INJECTION = RESULTS / "bench_injection.json"
+REPORT = RESULTS / "bench_report.json"
 START, END = "<!-- figures -->", "<!-- /figures -->"
 
 #: Asked of the default on human_dev (percent), and the teacher's own figures there.
@@ -122,7 +124,32 @@ def other_targets(data: dict[str, Any]) -> list[str]:
             f"- Evidence on written_dev, first piece right: {_p(bench['hit_at_1'])} (asked for: {TARGET_EVIDENCE}); "
             "script: `scripts/bench_evidence.py`, output: `scripts/results/bench_evidence.json`."
         )
+    if INJECTION.is_file():
+        bench = json.loads(INJECTION.read_text(encoding="utf-8"))
+        changed, places = bench["labels_changed"], bench["labels_changed_by_place"]
+        by_place = ", ".join(f"{place} {_p(found['share'])}" for place, found in places.items())
+        lost = bench["decompose"]
+        lines.append(
+            f"- {bench['injections']} prompt injections beside clean twins: {_p(changed['share'])} % of "
+            f"{changed['of']} given claims' labels change (asked for: at most {100 * bench['asked']:g}); by place: "
+            f"{by_place}. Decompose loses {_lost(lost['injection in the history'])} with the injection in the history, "
+            f"{_lost(lost['injection in the turn'])} with it in the turn (asked for: none); script: "
+            "`scripts/bench_injection.py`, output: `scripts/results/bench_injection.json`."
+        )
+    if REPORT.is_file():
+        bench = json.loads(REPORT.read_text(encoding="utf-8"))
+        listed = bench["seconds"]["listed"]
+        lines.append(
+            f"- Opening a report of {bench['conversations']} conversations ({bench['turns']:,} turns, "
+            f"{bench['megabytes']:.1f} MB) in a headless chromium: {listed['wall']['median']:.1f} s by the clock, "
+            f"{listed['processor']['median']:.1f} s of processor time, median of {bench['runs']} (asked for: 2 s); "
+            "script: `scripts/bench_report.py`, output: `scripts/results/bench_report.json`."
+        )
     return lines
+
+
+def _lost(found: dict[str, Any]) -> str:
+    return f"{found['lost']['number']} of {found['lost']['of']} claims"
 
 
 def bench_lines(bench: dict[str, Any]) -> str:

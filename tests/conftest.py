@@ -5,23 +5,18 @@ torch and transformers are imported inside fixtures: tests of plain text start a
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from tiny_model import CHATML, LIMIT, SPECIAL_TOKENS
 
 settings.register_profile("vista-local", deadline=None)  # a busy machine isn't a failure
 settings.load_profile("vista-local")
-
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-
-#: The default base's form: system, user and assistant messages between special tokens.
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 
 SENTENCES = (
     "The mill on the river was built in 1912 and burned down in 1921.",
@@ -30,8 +25,6 @@ SENTENCES = (
     "- The harbour has three piers.\n- The longest pier is 240 metres long.\n- None of them is open.",
     "User: Where is the lake?\nAssistant: It lies north of the town, at 600 metres.",
 )
-
-LIMIT = 1024
 
 
 @pytest.fixture(autouse=True)
@@ -154,3 +147,42 @@ def tiny_adapters(tiny_base: Path, tiny_tokenizer: Any, tmp_path_factory: pytest
         )
         write_manifest(folder, manifest)
     return root
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes text, bytes, or values as JSON Lines; gives the path."""
+
+    def write(*records: Any, name: str = "chat.jsonl") -> Path:
+        path = tmp_path / name
+        parts = [r if isinstance(r, bytes) else (r if isinstance(r, str) else json.dumps(r)).encode() for r in records]
+        path.write_bytes(b"\n".join(parts))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the teacher's file `train.jsonl`, for tests of training."""
+    from training_samples import CONVERSATIONS
+
+    root = tmp_path_factory.mktemp("data")
+    (root / "train.jsonl").write_text("".join(json.dumps(c) + "\n" for c in CONVERSATIONS), encoding="utf-8")
+    return root
+
+
+@pytest.fixture(scope="session")
+def turns(data_root: Path) -> Any:
+    """The teacher's turns in `data_root`."""
+    from training.data import load_teacher_turns
+
+    return load_teacher_turns(data_root / "train.jsonl")
+
+
+@pytest.fixture(scope="session")
+def encoder(tiny_tokenizer: Any) -> Any:
+    """Encodes prompts for the tiny base."""
+    from vista_local.chat import ChatEncoder
+
+    return ChatEncoder(tiny_tokenizer)

@@ -107,7 +107,7 @@ def test_changed_weights_are_refused(folder: Path) -> None:
 
 def test_pickled_weights_are_not_read(folder: Path) -> None:
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
-    with pytest.raises(VistaError, match=r"no adapter_model\.safetensors"):
+    with pytest.raises(VistaError, match=r"weights only as pickles \(adapter_model\.bin\)"):
         read_manifest(folder)
 
 

@@ -97,6 +97,11 @@ def test_the_vista_form_trusts_unreferenced_turns_unless_told_otherwise(score: A
     assert line["run"]["config"]["memory"]["unreferenced"] == "trust"
     assert line["turns"][1]["memory"] == [[0, 0]]
     out.unlink()
+    settings = out.parent / "settings.yaml"
+    settings.write_text("memory: {unreferenced: verify}\n", encoding="utf-8")
+    _, out = score(json.dumps([talk]), "--config", str(settings))
+    assert lines(out)[0]["run"]["config"]["memory"]["unreferenced"] == "verify"
+    out.unlink()
     _, out = score(json.dumps([talk]), "--unreferenced", "skip")
     assert lines(out)[0]["turns"][1]["memory"] == []
 

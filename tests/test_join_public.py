@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from training import join_public as jp
 from training import public_sources as ps
+from vista_local.benchmarks.tables import FADE_FILE
 from vista_local.errors import InputError, VistaError
 
 ROOT = Path(__file__).parents[1]
@@ -347,7 +348,7 @@ def test_files_rebuilt_from_the_full_conversations_join_to_the_same_bytes(tmp_pa
             )
             stem = name if folder == "gold" else name.replace("_", "_processed_", 1)
             write_table(tmp_path / "faithdial" / folder / f"{stem}.csv", [header, *rows])
-    write_table(tmp_path / "fade" / ps.FADE_FILE, fade)
+    write_table(tmp_path / "fade" / FADE_FILE, fade)
     counts = jp.join_public(LABELS, tmp_path / "out", tmp_path / "begin", tmp_path / "faithdial", tmp_path / "fade")
     assert not any(count.missing or count.short_history for count in counts.values())
     for split in jp.SPLITS:

@@ -55,6 +55,7 @@ TURN = st.builds(
     SMALL,
     st.lists(st.tuples(st.integers(-1, 9), SMALL), max_size=3).map(tuple),
     st.none() | TEXT,
+    SMALL,
 )
 PASSAGE = TEXT.filter(str.strip)
 GIVEN = st.builds(GivenClaim, PASSAGE, st.none() | st.sampled_from(LABELS))
@@ -96,6 +97,7 @@ def test_the_fields_of_a_line() -> None:
         chunks=3,
         omitted_memory=4,
         memory=((-1, 0), (0, 2)),
+        recomputed=5,
     )
     skipped = TurnResult(index=3, status=TurnStatus.UNREFERENCED)
     line = json.loads(result_line(ConversationResult("x", (turn, skipped)), RUN))
@@ -120,6 +122,7 @@ def test_the_fields_of_a_line() -> None:
                 "omitted_memory": 4,
                 "unsupported_extraction": ["c 1999"],
                 "notes": ["n"],
+                "recomputed": 5,
             },
             {
                 "index": 3,
@@ -135,6 +138,7 @@ def test_the_fields_of_a_line() -> None:
                 "omitted_memory": 0,
                 "unsupported_extraction": [],
                 "notes": [],
+                "recomputed": 0,
             },
         ],
         "vista_score": 0.5,

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,45 +14,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import BatchSensitive, talks
 
-from vista_local.backends.scripted import ScriptedBackend
 from vista_local.config import ScoreConfig
 from vista_local.errors import InputError, VistaError
 from vista_local.output import parse_result_line
 from vista_local.pipeline import Pipeline
 from vista_local.runner import OutputFile, score_to_file, shard_sizes, shards, stop_between_shards, whole_shards
-from vista_local.schema import Conversation, Role, Turn
-from vista_local.stages import ClassifyRequest
+from vista_local.schema import Conversation
 
 UNHURRIED = settings(max_examples=50, deadline=None)
 RUN = {"id": "run-1", "backend": "scripted"}
 OTHER_RUN = {"id": "run-2", "backend": "scripted"}
-
-
-class BatchSensitive(ScriptedBackend):
-    """As with real arithmetic, an answer depends (in its last digits) on the batch it is part of."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda p: "- " + p.user.rpartition("\n")[2], lambda *_: [0.9, 0.1])
-        self.batches: list[list[str]] = []
-
-    def classify(self, stage: str, requests: Sequence[ClassifyRequest]) -> list[list[list[float]]]:
-        batch = [b for r in requests for b in r.branches]
-        if batch:
-            self.batches.append(batch)
-        shift = -0.01 * len(batch)
-        return [[[v + shift for v in branch] for branch in r] for r in super().classify(stage, requests)]
-
-
-def talks(number: int, start: int = 0) -> list[Conversation]:
-    """Conversations of one to three assistant turns; every third has characters of several bytes."""
-    return [
-        Conversation(
-            f"c{n}é" if n % 3 == 0 else f"c{n}",
-            tuple(Turn(Role.ASSISTANT, f"talk {n} turn {t} — 巴黎", ()) for t in range(n % 3 + 1)),
-        )
-        for n in range(start, start + number)
-    ]
 
 
 def run(path: Path, conversations: Iterable[Conversation], size: int, resume: bool = False, **options: Any) -> bool:

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LIMIT
+from tiny_model import LIMIT
 
 from vista_local.adapters import Calibration, read_manifest, write_manifest
-from vista_local.backends.base import Generation
+from vista_local.backends.base import Generation, Unanswered
 from vista_local.backends.transformers_backend import TransformersBackend, _ClaimLoopStop
 from vista_local.chat import STAGE_LABELS
-from vista_local.errors import VistaError
 from vista_local.prompts import Prompt
 from vista_local.stages import ClassifyRequest, classify_request, decompose_prompt
 
@@ -111,12 +110,21 @@ def test_calibration_is_applied_as_its_formula_says(
     assert (found - plain).abs().max() > 0.1
 
 
-def test_a_prompt_over_the_limit_is_refused(backend: TransformersBackend) -> None:
-    prefix = Prompt("Answer.", "mill " * (LIMIT + 10))
-    with pytest.raises(VistaError, match=rf"a prompt of \d+ tokens does not fit this base's {LIMIT}"):
-        backend.classify("verify", [ClassifyRequest(prefix, ("The mill is old.",))])
-    with pytest.raises(VistaError, match=rf"a prompt of \d+ tokens .*does not fit this base's {LIMIT}"):
-        backend.generate("decompose", [prefix])
+def test_a_prompt_over_the_limit_is_unanswered_and_the_others_are_answered(backend: TransformersBackend) -> None:
+    long = "mill " * (LIMIT + 10)
+    said = rf"a prompt of \d+ tokens with its answer does not fit this base's {LIMIT}; nothing is cut"
+    asked = [
+        ClassifyRequest(Prompt("Answer.", long), ("The mill is old.",)),
+        ClassifyRequest(Prompt("Answer.", "mill"), (CLAIMS[0][0], long, CLAIMS[0][1])),
+    ]
+    (unread,), (first, between, last) = backend.classify("verify", asked)
+    for row in (unread, between):
+        assert isinstance(row, Unanswered) and re.fullmatch(said, row.reason)
+    fitting = ClassifyRequest(Prompt("Answer.", "mill"), CLAIMS[0][:2])
+    assert [first, last] == backend.classify("verify", [fitting])[0]
+    over, fine = backend.generate("decompose", [Prompt("Answer.", long), decompose_prompt([], REPLIES[0])])
+    assert over.text == "" and re.fullmatch(said, over.unscored or "")
+    assert fine == backend.generate("decompose", [decompose_prompt([], REPLIES[0])])[0]
 
 
 def test_many_claims_may_exceed_the_limit_together(backend: TransformersBackend) -> None:
@@ -185,6 +193,8 @@ def test_description_and_limits(backend: TransformersBackend, tiny_adapters: Pat
     assert described["base_sha256"] == manifest.base_sha256
     assert described["adapters"]["verify"] == manifest.adapter_sha256
     assert len(set(described["adapters"].values())) == 3
+    assert described["calibration"]["verify"]["temperature"] == manifest.calibration.temperature
+    assert described["limits"] == {"decompose": 100, "verify": 200, "categorise": 200}
     assert described["dtype"] == "float32"
     assert (backend.max_reference_tokens, backend.chunk_tokens) == (200, 100)
     assert backend.manifest("verify") == manifest

@@ -23,11 +23,12 @@ from training.common import (
     find_data,
     load_base,
     load_config,
+    open_base,
     resolve_training_base,
     sample_limited,
 )
 from training.data import ClassifySample, Diluter, classify_samples, load_teacher_turns, sample_id
-from vista_local.backends.device import native_dtype, pick_device
+from training.hardware import check_lengths, is_first_process, place, processes, trainer_options
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.packing import collate
 
@@ -52,8 +53,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
     depends on seed and epoch alone.
     """
 
-    def __init__(self, lengths: Sequence[int], budget: int, seed: int, pool: int = 400) -> None:
+    def __init__(self, lengths: Sequence[int], budget: int, seed: int, pool: int = 400, multiple: int = 1) -> None:
+        """`multiple` processes share the batches: the first ones come again until all have equally many."""
         self.lengths, self.budget, self.seed, self.pool, self.epoch = list(lengths), budget, seed, pool, 0
+        self.multiple = multiple
+        if multiple > 1:
+            self.sampler = self  # where accelerate, having split the batches, looks for `set_epoch`
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the shuffle of an epoch (called by Trainer)."""
@@ -75,7 +80,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
             if current:
                 batches.append(current)
         rng.shuffle(batches)
-        return batches
+        # A process that runs out of batches before the others would leave them waiting for ever.
+        return batches + [batches[i % len(batches)] for i in range(-len(batches) % self.multiple)]
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.batches())
@@ -118,6 +124,9 @@ class PackedTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self._batch_sampler = batch_sampler
         self._class_weights = class_weights
+        if self.args.gradient_accumulation_steps > 1:
+            # The loss is a mean over its own batch: Trainer has to divide the sum by the number of batches.
+            self.model_accepts_loss_kwargs = False
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Batches by token budget instead of by count."""
@@ -180,22 +189,22 @@ def train(config: TrainConfig, out: Path) -> dict[str, Any]:
         What the manifest records of the run: steps, tokens, minutes, final loss.
     """
     torch.set_num_threads(config.threads)
-    device = pick_device()
-    dtype = native_dtype(device)
-    model, tokenizer = load_base(resolve_training_base(config), dtype)
-    encoder = ChatEncoder(tokenizer)
+    device, dtype = place(config)
+    base = resolve_training_base(config)
+    encoder, longest = open_base(base)
     label_words = encoder.label_words(config.stage)
     samples = build_training_samples(config, encoder)
     lengths = [len(s.sequence) for s in samples]
-    longest = model.config.max_position_embeddings
-    if max(lengths) > longest:
-        raise ValueError(f"a training sample has {max(lengths)} tokens; the base takes {longest}")
+    check_lengths(lengths, longest)
+    model, tokenizer = load_base(base, dtype, config, device)
     use_label_rows(model, encoder.label_ids(list(label_words.values())))
     peft_model = add_lora(model, config)
     if config.compile_layers and device.type == "cpu":
         compile_decoder_layers(peft_model)
-    sampler = TokenBudgetSampler(lengths, config.token_budget, config.seed)
-    steps = config.max_steps if config.max_steps > 0 else round(config.epochs * len(sampler))
+    sampler = TokenBudgetSampler(lengths, config.token_budget, config.seed, multiple=processes())
+    batches_a_step = processes() * config.gradient_accumulation_steps
+    planned = math.ceil(round(config.epochs * len(sampler)) / batches_a_step)
+    steps = config.max_steps if config.max_steps > 0 else planned
     print(
         f"{config.stage}: {len(samples)} turns, {sum(len(s.labels) for s in samples)} claims, "
         f"{sum(lengths)} tokens, {len(sampler)} batches an epoch, {steps} steps, {dtype} on {device}",
@@ -209,7 +218,6 @@ def train(config: TrainConfig, out: Path) -> dict[str, Any]:
         lr_scheduler_type="linear",
         weight_decay=config.weight_decay,
         max_grad_norm=1.0,
-        optim="adamw_torch",
         logging_steps=5,
         save_steps=config.save_steps,
         save_total_limit=2,
@@ -218,10 +226,10 @@ def train(config: TrainConfig, out: Path) -> dict[str, Any]:
         remove_unused_columns=False,
         label_names=["labels"],
         bf16=False,  # the base's own dtype decides; LoRA weights stay fp32
-        use_cpu=device.type == "cpu",
         disable_tqdm=True,
         dataloader_num_workers=0,
         accelerator_config={"even_batches": False},
+        **{"optim": "adamw_torch"} | trainer_options(config, device),
     )
     trainer = PackedTrainer(
         model=peft_model,
@@ -234,7 +242,8 @@ def train(config: TrainConfig, out: Path) -> dict[str, Any]:
     )
     last = get_last_checkpoint(str(out)) if out.is_dir() else None
     result = trainer.train(resume_from_checkpoint=last)
-    peft_model.save_pretrained(str(out / "adapter"), save_embedding_layers=False)
+    if is_first_process():
+        peft_model.save_pretrained(str(out / "adapter"), save_embedding_layers=False)
     return {
         "steps": trainer.state.global_step,
         "turns": len(samples),

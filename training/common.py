@@ -13,10 +13,12 @@ from typing import Any
 import torch
 import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
+from training.hardware import DTYPES, four_bits, local_device
 from vista_local.adapters import sha256_file
 from vista_local.base import resolve_base
+from vista_local.chat import ChatEncoder
 from vista_local.errors import InputError, VistaError
 
 
@@ -39,7 +41,20 @@ class TrainConfig:
     Optimisation
         token_budget: most padded tokens in a batch (verify, categorise).
         batch_size: samples in a batch (decompose).
+        chunk_tokens: longest turn that is one sample of decompose.
+        score_chunk_tokens: longest turn that is decomposed whole when scoring; null means chunk_tokens.
+            A small base lists more of what a turn says when it reads a sentence or two at a time
+            (training.chunk_sizes measures it on the dev files).
+        gradient_accumulation_steps: batches whose gradients are added up for one step.
+        optim: transformers' name of the optimiser, such as paged_adamw_8bit; null means AdamW.
         compile_layers: compile each decoder layer (pays on a CPU from some hundred steps on).
+    Hardware
+        device: torch device; null means CUDA if present, otherwise the CPU. A 4-bit recipe runs on a
+            CPU only if this says so.
+        dtype: bf16 or fp32; null means bf16 where the hardware multiplies it, fp32 elsewhere.
+        quantization: nf4 loads the base in 4 bits with double quantisation (QLoRA, arXiv 2305.14314).
+        gradient_checkpointing: keep layer inputs only and compute the rest again (less memory, 1.5 times the work).
+        min_gpu_gib: least memory of a GPU that the recipe was made for, in GiB; smaller ones are refused.
     """
 
     stage: str
@@ -64,24 +79,30 @@ class TrainConfig:
     token_budget: int = 1600
     batch_size: int = 8
     chunk_tokens: int = 100
+    score_chunk_tokens: int | None = None
     seed: int = 17
     save_steps: int = 50
+    gradient_accumulation_steps: int = 1
+    optim: str | None = None
     compile_layers: bool = True
     threads: int = 2
+    device: str | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    gradient_checkpointing: bool = False
+    min_gpu_gib: float | None = None
 
 
 def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> TrainConfig:
     """Read a stage's YAML recipe.
 
+    `extends` names recipes, relative to the file, whose settings it takes over; later ones win, and
+    its own settings win over all of them.
+
     Raises:
         InputError: the file is missing, no mapping, or holds an unknown or missing key.
     """
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise InputError(str(error), str(path)) from error
-    if not isinstance(data, dict):
-        raise InputError("a recipe is a mapping of settings", str(path))
+    data = _read_recipe(Path(path))
     data.update(overrides or {})
     known = {f.name for f in dataclasses.fields(TrainConfig)}
     if unknown := sorted(set(data) - known):
@@ -91,7 +112,26 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Tr
     except TypeError as error:
         raise InputError(str(error), str(path)) from error
     config.dilute_sentences = (int(config.dilute_sentences[0]), int(config.dilute_sentences[1]))
+    for name, accepted in (("dtype", DTYPES), ("quantization", ("nf4",))):
+        if getattr(config, name) not in (None, *accepted):
+            raise InputError(f"setting {name!r}: {getattr(config, name)!r}; accepted: {', '.join(accepted)}", str(path))
     return config
+
+
+def _read_recipe(path: Path, within: tuple[Path, ...] = ()) -> dict[str, Any]:
+    if path in within:
+        raise InputError(f"extends itself by way of {within[-1]}", str(path))
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise InputError(str(error), str(path)) from error
+    if not isinstance(data, dict):
+        raise InputError("a recipe is a mapping of settings", str(path))
+    parents = data.pop("extends", [])
+    merged: dict[str, Any] = {}
+    for parent in [parents] if isinstance(parents, str) else parents:
+        merged.update(_read_recipe((path.parent / parent).resolve(), (*within, path)))
+    return merged | data
 
 
 def find_data(config: TrainConfig, name: str) -> Path:
@@ -118,10 +158,27 @@ def resolve_training_base(config: TrainConfig) -> str:
     return str(resolve_base(config.base))
 
 
-def load_base(base: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Model and tokenizer, safetensors only, no remote code."""
+def open_base(base: str) -> tuple[ChatEncoder, int]:
+    """The encoder of a base, and how many tokens it takes: what samples need, without its weights.
+
+    Raises:
+        VistaError: the base has no chat template, or none that can be used.
+    """
     tokenizer = AutoTokenizer.from_pretrained(base)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, use_safetensors=True, attn_implementation="sdpa")
+    return ChatEncoder(tokenizer), int(AutoConfig.from_pretrained(base).max_position_embeddings)
+
+
+def load_base(
+    base: str, dtype: torch.dtype, config: TrainConfig | None = None, device: torch.device | None = None
+) -> tuple[Any, Any]:
+    """Model and tokenizer, safetensors only, no remote code; in 4 bits where the recipe says so."""
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    options: dict[str, Any] = {}
+    if config is not None and config.quantization:
+        options = {"quantization_config": four_bits(dtype), "device_map": {"": local_device(device)}}
+    model = AutoModelForCausalLM.from_pretrained(
+        base, dtype=dtype, use_safetensors=True, attn_implementation="sdpa", **options
+    )
     model.config.use_cache = False
     return model, tokenizer
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from training.trace_form import check_trace
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.chunking import chunk_turn
 from vista_local.errors import InputError, VistaError
@@ -57,20 +58,37 @@ class ClassifySample:
 
 
 def load_teacher_turns(path: str | Path) -> list[TeacherTurn]:
-    """Read teacher conversations; the store of a turn is every earlier VERIFIED or OUT_OF_SCOPE claim.
+    """Read teacher conversations, written ones and collected traces alike.
+
+    The store of a turn is what its trace says was shown, otherwise every earlier VERIFIED or
+    OUT_OF_SCOPE claim. A turn of which the teacher left something unscored is no example: it is left
+    out, its labelled claims still count as memory.
 
     Raises:
-        InputError: a line is no JSON, a field is missing or a label unknown; names file and line.
+        InputError: a line is cut off or no JSON, a field is missing or a label unknown, or traces were
+            made with other prompts; names file and line.
     """
     turns: list[TeacherTurn] = []
-    with open(path, encoding="utf-8") as lines:
+    with open(path, encoding="utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
+            where = f"{path}, line {number}"
             try:
-                turns.extend(_conversation_turns(json.loads(line)))
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"no teacher conversation: {error!r}", f"{path}, line {number}") from error
+                record = json.loads(line)
+            except ValueError as error:
+                if line.endswith("\n"):
+                    raise InputError(f"no JSON: {error}", where) from error
+                raise InputError(
+                    "the line is cut off: the collection was stopped while it wrote; run training.collect again, "
+                    "which completes the file",
+                    where,
+                ) from error
+            try:
+                check_trace(record, where)
+                turns.extend(_conversation_turns(record))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise InputError(f"no teacher conversation: {error!r}", where) from error
     return turns
 
 
@@ -79,16 +97,21 @@ def _conversation_turns(record: dict[str, Any]) -> Iterable[TeacherTurn]:
     store: list[StoreLine] = []
     for index, turn in enumerate(record["turns"]):
         if turn["role"] == "assistant" and "claims" in turn:
-            claims = tuple((c["claim"], parse_label(c["label"])) for c in turn["claims"])
-            yield TeacherTurn(
-                id=record["id"],
-                turn=index,
-                history=tuple(history),
-                text=turn["text"],
-                reference=as_passages(turn.get("reference")),
-                store=tuple(store),
-                claims=claims,
-            )
+            shown = turn["trace"]["memory"] if "trace" in turn else None
+            labelled = [c for c in turn["claims"] if "unscored" not in c]
+            claims = tuple((c["claim"], parse_label(c["label"])) for c in labelled)
+            if "unscored" not in turn and len(labelled) == len(turn["claims"]):
+                yield TeacherTurn(
+                    id=record["id"],
+                    turn=index,
+                    history=tuple(history),
+                    text=turn["text"],
+                    reference=as_passages(turn.get("reference")),
+                    store=tuple(
+                        store if shown is None else (StoreLine(e["claim"], e["kind"] == "stated") for e in shown)
+                    ),
+                    claims=claims,
+                )
             store.extend(StoreLine(c, label is Label.OUT_OF_SCOPE) for c, label in claims if label in STORED_LABELS)
         history.append(Utterance(Role(turn["role"]), turn["text"]))
 

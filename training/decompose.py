@@ -18,11 +18,12 @@ from training.common import (
     compile_decoder_layers,
     find_data,
     load_base,
+    open_base,
     resolve_training_base,
     sample_limited,
 )
 from training.data import decompose_samples, load_teacher_turns
-from vista_local.backends.device import native_dtype, pick_device
+from training.hardware import check_lengths, is_first_process, place, processes, trainer_options
 from vista_local.chat import ChatEncoder
 from vista_local.prompts import Prompt
 
@@ -73,19 +74,19 @@ def sample_tokens(sample: dict[str, Any], encoder: ChatEncoder) -> int:
 def train(config: TrainConfig, out: Path) -> dict[str, Any]:
     """Train the decompose adapter into `out/adapter`, resuming from `out`'s last checkpoint."""
     torch.set_num_threads(config.threads)
-    device = pick_device()
-    dtype = native_dtype(device)
-    model, tokenizer = load_base(resolve_training_base(config), dtype)
-    encoder = ChatEncoder(tokenizer)
+    device, dtype = place(config)
+    base = resolve_training_base(config)
+    encoder, longest = open_base(base)
     samples = build_training_samples(config, encoder)
     lengths = [sample_tokens(s, encoder) for s in samples]
-    longest = model.config.max_position_embeddings
-    if max(lengths) > longest:
-        raise ValueError(f"a training sample has {max(lengths)} tokens; the base takes {longest}")
+    check_lengths(lengths, longest)
+    if encoder.thinks:  # the prompt is trained on as the encoder renders it: with thinking off
+        samples = [s | {"chat_template_kwargs": {"enable_thinking": False}} for s in samples]
+    model, tokenizer = load_base(base, dtype, config, device)
     peft_model = add_lora(model, config)
     if config.compile_layers and device.type == "cpu":
         compile_decoder_layers(peft_model)
-    steps_an_epoch = -(-len(samples) // config.batch_size)
+    steps_an_epoch = -(-len(samples) // (config.batch_size * processes() * config.gradient_accumulation_steps))
     steps = config.max_steps if config.max_steps > 0 else round(config.epochs * steps_an_epoch)
     print(
         f"decompose: {len(samples)} pairs, {sum(lengths)} tokens, longest {max(lengths)}, {steps} steps, "
@@ -107,13 +108,12 @@ def train(config: TrainConfig, out: Path) -> dict[str, Any]:
         seed=config.seed,
         report_to=[],
         bf16=False,
-        use_cpu=device.type == "cpu",
         disable_tqdm=True,
-        gradient_checkpointing=False,
         max_length=None,  # the default of 1024 cuts the end, that is, the claims; lengths were checked above
         completion_only_loss=True,
         packing=False,
         train_sampling_strategy="group_by_length",
+        **trainer_options(config, device),
     )
     trainer = CompletionTrainer(
         model=peft_model,
@@ -124,7 +124,8 @@ def train(config: TrainConfig, out: Path) -> dict[str, Any]:
     )
     last = get_last_checkpoint(str(out)) if out.is_dir() else None
     result = trainer.train(resume_from_checkpoint=last)
-    peft_model.save_pretrained(str(out / "adapter"), save_embedding_layers=False)
+    if is_first_process():
+        peft_model.save_pretrained(str(out / "adapter"), save_embedding_layers=False)
     return {
         "steps": trainer.state.global_step,
         "pairs": len(samples),

@@ -11,8 +11,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,16 +20,26 @@ import typer
 from training.data import Diluter, TeacherTurn, load_teacher_turns
 from training.matching import Agreement, agree
 from training.record import record
+from vista_local.benchmarks.figures import (
+    SEED,
+    GoldTurn,
+    Rule,
+    claim_figures,
+    interval,
+    predictions,
+    rounded,
+    turn_figures,
+)
+from vista_local.benchmarks.mapping import any_faithful
 from vista_local.config import ScoreConfig
 from vista_local.errors import VistaError
 from vista_local.evaluator import Evaluator, adapters_dir
-from vista_local.labels import LABELS, SAFE_LABELS, Label, parse_label
-from vista_local.metrics import Confusion, bootstrap_interval, calibration, claim_confusion, pool, turn_confusion
+from vista_local.labels import parse_label
 from vista_local.readers import parse_conversation
-from vista_local.schema import ConversationResult, TurnResult
+from vista_local.schema import ConversationResult
 from vista_local.scoring import Totals, score_conversation
 
-SEED = 17
+RULES: tuple[Rule, ...] = ("strict", "safe")
 SETS = {
     "human_dev": "test/human_dev.jsonl",
     "turns_dev": "test/turns_dev.jsonl",
@@ -38,37 +47,6 @@ SETS = {
     "long_dev": "written/long_dev.jsonl",
 }
 DILUTION_SENTENCES = 20
-
-#: What the source data sets' own labels say of a turn: is it faithful by the strict rule?
-ORIGINAL_FAITHFUL = {
-    "fully attributable": True,
-    "not fully attributable": False,
-    "not attributable": False,
-    "generic": False,
-    "original": True,
-    "corrupted": False,
-    "faithful": True,
-    "hallucinated": False,
-}
-
-
-@dataclass(frozen=True)
-class GoldTurn:
-    """What the file says of a turn: labels of its claims, and what derives from them."""
-
-    claims: tuple[str, ...]
-    labels: tuple[Label, ...]
-    original: bool | None
-
-    @property
-    def strict(self) -> bool:
-        """Every claim is VERIFIED."""
-        return all(label is Label.VERIFIED for label in self.labels)
-
-    @property
-    def safe(self) -> bool:
-        """Every claim is safe."""
-        return all(label in SAFE_LABELS for label in self.labels)
 
 
 def load_records(path: Path) -> list[dict[str, Any]]:
@@ -86,7 +64,7 @@ def gold_turns(conversation: dict[str, Any]) -> dict[int, GoldTurn]:
             gold[index] = GoldTurn(
                 tuple(c["claim"] for c in turn["claims"]),
                 tuple(parse_label(c["label"]) for c in turn["claims"]),
-                None if original is None else ORIGINAL_FAITHFUL.get(str(original).strip().lower()),
+                None if original is None else any_faithful(str(original)),
             )
     return gold
 
@@ -116,79 +94,6 @@ def run(evaluator: Evaluator, records: Sequence[dict[str, Any]]) -> tuple[list[C
     return results, time.monotonic() - started
 
 
-def _interval(items: Sequence[Any], statistic: Callable[[Sequence[Any]], float | None]) -> list[float] | None:
-    interval = bootstrap_interval(items, statistic, seed=SEED)
-    return None if interval is None else [round(interval.low, 4), round(interval.high, 4)]
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
-def turn_figures(
-    results: Sequence[ConversationResult], gold: Sequence[dict[int, GoldTurn]], rule: str
-) -> dict[str, Any]:
-    """Accuracy, balanced accuracy and macro-F1 of a turn rule against the gold claims' verdict.
-
-    Args:
-        rule: "strict", "safe", or "original" (strict verdict against the source's own label).
-    """
-    matrices: list[Confusion[bool]] = []
-    for result, turns in zip(results, gold, strict=True):
-        scores = {s.index: s for s in score_conversation(result).turns}
-        truth, predicted = [], []
-        for index, turn in turns.items():
-            expected = turn.original if rule == "original" else turn.safe if rule == "safe" else turn.strict
-            if expected is None:
-                continue
-            score = scores.get(index)
-            truth.append(expected)
-            predicted.append(None if score is None else score.safe if rule == "safe" else score.strict)
-        matrices.append(turn_confusion(truth, predicted))
-    total = pool(matrices)
-    return {
-        "turns": total.n,
-        "accuracy": _round(total.accuracy),
-        "accuracy_95": _interval(matrices, lambda sample: pool(sample).accuracy),
-        "balanced_accuracy": _round(total.balanced_accuracy),
-        "macro_f1": _round(total.macro_f1),
-    }
-
-
-def claim_figures(results: Sequence[ConversationResult], gold: Sequence[dict[int, GoldTurn]]) -> dict[str, Any]:
-    """Figures over given claims: labels side by side, in the input's order."""
-    matrices: list[Confusion[str]] = []
-    truth: list[str] = []
-    predicted: list[str | None] = []
-    confidence: list[float | None] = []
-    for result, turns in zip(results, gold, strict=True):
-        by_index: dict[int, TurnResult] = {t.index: t for t in result.turns}
-        expected, found = [], []
-        for index, turn in turns.items():
-            claims = by_index[index].claims
-            if [c.text for c in claims] != list(turn.claims):
-                raise VistaError(f"{result.id}, turn {index}: the result's claims are not the given ones")
-            expected += [label.value for label in turn.labels]
-            found += [c.label.value if c.label else None for c in claims]
-            confidence += [c.probs.get(c.label.value) if c.label else None for c in claims]
-        matrices.append(claim_confusion(expected, found))
-        truth += expected
-        predicted += found
-    total = pool(matrices)
-    reliability = calibration(truth, predicted, confidence)
-    return {
-        "claims": total.n,
-        "claim_accuracy": _round(total.accuracy),
-        "claim_accuracy_95": _interval(matrices, lambda sample: pool(sample).accuracy),
-        "macro_f1": _round(total.macro_f1),
-        "macro_f1_95": _interval(matrices, lambda sample: pool(sample).macro_f1),
-        "macro_f1_present": _round(total.macro_f1_present),
-        "ece": _round(reliability.ece),
-        "per_class": total.as_dict(),
-        "label_order": [label.value for label in LABELS],
-    }
-
-
 def decomposition_figures(
     results: Sequence[ConversationResult], teacher: Sequence[dict[int, Sequence[str]]]
 ) -> dict[str, Any]:
@@ -207,8 +112,8 @@ def decomposition_figures(
             total = total + part
         return total
 
-    figures: dict[str, Any] = {k: _round(v) if isinstance(v, float) else v for k, v in pooled(parts).as_dict().items()}
-    return figures | {"f1_95": _interval(parts, lambda sample: pooled(sample).f1)}
+    figures: dict[str, Any] = {k: rounded(v) if isinstance(v, float) else v for k, v in pooled(parts).as_dict().items()}
+    return figures | {"f1_95": interval(parts, lambda sample: pooled(sample).f1)}
 
 
 def evaluate_set(
@@ -230,13 +135,14 @@ def evaluate_set(
         else:
             shown = diluted(records, path, DILUTION_SENTENCES) if mode == "diluted" else records
             results, seconds = run(given, shown)
-            figures[mode] = claim_figures(results, gold)
-        figures[mode] |= {rule: turn_figures(results, gold, rule) for rule in ("strict", "safe")}
+            figures[mode] = claim_figures([r.id for r in results], [predictions(r) for r in results], gold)
+        predicted = [predictions(r) for r in results]
+        figures[mode] |= {rule: turn_figures(predicted, gold, rule) for rule in RULES}
         if any(t.original is not None for turns in gold for t in turns.values()):
-            figures[mode]["original"] = turn_figures(results, gold, "original")
+            figures[mode]["original"] = turn_figures(predicted, gold, "original")
         totals = Totals.pooled(score_conversation(r).totals for r in results)
         figures[mode] |= {
-            "coverage": _round(totals.coverage),
+            "coverage": rounded(totals.coverage),
             "windows": totals.windows,
             "chunks": totals.chunks,
             "unsupported_extractions": totals.unsupported_extractions,
@@ -252,7 +158,7 @@ def _end_to_end(
     teacher: list[dict[int, Sequence[str]]] = []
     for conversation, turns in zip(records, gold, strict=True):
         own = {i: conversation["turns"][i].get("teacher_claims") for i in turns}
-        teacher.append({i: [c["claim"] for c in o] if o is not None else turns[i].claims for i, o in own.items()})
+        teacher.append({i: [c["claim"] for c in o] if o is not None else turns[i].claims or () for i, o in own.items()})
     return {"decomposition": decomposition_figures(results, teacher)}
 
 

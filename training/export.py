@@ -28,6 +28,7 @@ from training.common import (
 )
 from training.data import TeacherTurn, evidence_prompt, load_teacher_turns
 from vista_local.adapters import AdapterManifest, Calibration, base_sha256, sha256_file, write_manifest
+from vista_local.base import HUB_ID
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.errors import VistaError
 from vista_local.labels import UNVERIFIABLE, Label
@@ -110,14 +111,22 @@ def _save_half(source: Path, target: Path) -> None:
     (target / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
+def _card_base(manifest: AdapterManifest) -> str:
+    """Licence and base in the card's front matter: another base brings its own licence."""
+    base = manifest.hyper_parameters.get("base")
+    if base is None:
+        return "license: apache-2.0\nbase_model: HuggingFaceTB/SmolLM2-135M-Instruct"
+    named = base if HUB_ID.fullmatch(base) else manifest.base_name
+    return f"license: other\nlicense_name: that-of-the-base-model\nbase_model: {named}"
+
+
 def _card(manifest: AdapterManifest, metrics: dict[str, Any]) -> str:
     rows = "\n".join(f"| {k} | {v} |" for k, v in metrics.items())
     recipe = "\n".join(f"| {k} | {v} |" for k, v in manifest.hyper_parameters.items())
     run = "\n".join(f"| {k} | {v} |" for k, v in manifest.training.items())
     return f"""---
 library_name: peft
-license: apache-2.0
-base_model: HuggingFaceTB/SmolLM2-135M-Instruct
+{_card_base(manifest)}
 tags: [lora, factuality, hallucination-detection, vista-local]
 ---
 
@@ -126,7 +135,7 @@ tags: [lora, factuality, hallucination-detection, vista-local]
 LoRA adapter of the {manifest.stage} stage on {manifest.base_name} (weights SHA-256 `{manifest.base_sha256}`).
 It is of use with vista-local's prompts of version {manifest.prompt_version} only. {CARD_DATA_NOTE}
 
-| dev (teacher's memory, after calibration) | value |
+| dev (after calibration) | value |
 |---|---|
 {rows}
 
@@ -145,7 +154,9 @@ Everything else (data hashes, label words, calibration, versions) is in `manifes
 """
 
 
-def export(config: TrainConfig, run_folder: Path, target: Path, dev_limit: int | None) -> AdapterManifest:
+def export(
+    config: TrainConfig, run_folder: Path, target: Path, dev_limit: int | None, threads: int | None = None
+) -> AdapterManifest:
     """Calibrate `run_folder/adapter` and write adapter, manifest and card to `target`."""
     adapter = run_folder / "adapter"
     if not (adapter / "adapter_model.safetensors").is_file():
@@ -163,7 +174,7 @@ def export(config: TrainConfig, run_folder: Path, target: Path, dev_limit: int |
         prompt_version=PROMPT_VERSION,
         label_words=encoder.label_words(config.stage) if config.stage in STAGE_LABELS else {},
         max_reference_tokens=_longest_reference(config, encoder),
-        chunk_tokens=config.chunk_tokens if config.stage == "decompose" else 0,
+        chunk_tokens=(config.score_chunk_tokens or config.chunk_tokens) if config.stage == "decompose" else 0,
         adapter_sha256=sha256_file(target / "adapter_model.safetensors"),
         data_sha256=data_hashes(config),
         hyper_parameters={k: v for k, v in asdict(config).items() if k not in ("data_roots", "stage", "seed")},
@@ -175,23 +186,22 @@ def export(config: TrainConfig, run_folder: Path, target: Path, dev_limit: int |
     write_manifest(target, manifest)
     metrics: dict[str, Any] = {}
     if config.stage in STAGE_LABELS:
-        manifest, metrics = _calibrate(config, manifest, base, target, encoder, dev_limit)
+        turns = _dev_turns(config, dev_limit)
+        manifest, metrics = _calibrate(manifest, base, target, encoder, turns, threads or config.threads)
     (target / "README.md").write_text(_card(manifest, metrics), encoding="utf-8")
     return manifest
 
 
 def _calibrate(
-    config: TrainConfig, manifest: AdapterManifest, base: str, target: Path, encoder: ChatEncoder, dev_limit: int | None
+    manifest: AdapterManifest, base: str, target: Path, encoder: ChatEncoder, turns: list[TeacherTurn], threads: int
 ) -> tuple[AdapterManifest, dict[str, Any]]:
     import torch
 
     from vista_local.backends.transformers_backend import TransformersBackend
 
-    stage = config.stage
-    rng = random.Random(config.seed)
-    turns = [t for name in config.dev for t in load_teacher_turns(find_data(config, name))]
-    requests, gold = dev_requests(sample_limited(turns, dev_limit, rng), stage, encoder, manifest.label_words)
-    backend = TransformersBackend(base, target.parent, threads=config.threads, stages=(stage,))
+    stage = manifest.stage
+    requests, gold = dev_requests(turns, stage, encoder, manifest.label_words)
+    backend = TransformersBackend(base, target.parent, threads=threads, stages=(stage,))
     answers = backend.classify(stage, requests)
     log_probs = torch.tensor([branch for request in answers for branch in request])
     target_labels = torch.tensor(gold)
@@ -214,19 +224,25 @@ def _calibrate(
     return manifest, metrics
 
 
+def _dev_turns(config: TrainConfig, limit: int | None) -> list[TeacherTurn]:
+    turns = [t for name in config.dev for t in load_teacher_turns(find_data(config, name))]
+    return sample_limited(turns, limit, random.Random(config.seed))
+
+
 def main(
     stage: Annotated[str, typer.Argument(help="decompose, verify or categorise")],
     config: Annotated[Path | None, typer.Option(help="recipe; default: configs/default/STAGE.yaml")] = None,
     run: Annotated[Path | None, typer.Option(help="run folder; default: runs/STAGE")] = None,
     out: Annotated[Path, typer.Option(help="adapter set")] = Path("checkpoints/smollm2-135m"),
-    dev_limit: Annotated[int | None, typer.Option(help="most dev turns for calibration (random, by seed)")] = None,
+    dev_limit: Annotated[int, typer.Option(help="most dev turns for calibration (random, by seed)")] = 200,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; default: the recipe's")] = None,
 ) -> None:
     """Calibrate a trained adapter on the dev files and publish it under OUT/STAGE."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     started = time.time()
     try:
         recipe = load_config(config or Path("configs/default") / f"{stage}.yaml")
-        manifest = export(recipe, run or Path("runs") / stage, out / stage, dev_limit)
+        manifest = export(recipe, run or Path("runs") / stage, out / stage, dev_limit, threads)
     except VistaError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

@@ -24,7 +24,6 @@ from typing import Annotated, Any
 import typer
 
 from training.public_sources import (
-    FADE_FILE,
     SourceRow,
     public_id,
     read_begin,
@@ -32,6 +31,7 @@ from training.public_sources import (
     read_faithdial,
 )
 from training.spans import Span, cut, locate
+from vista_local.benchmarks.tables import FADE_FILE
 from vista_local.errors import InputError, VistaError
 from vista_local.labels import parse_label
 

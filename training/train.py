@@ -23,6 +23,7 @@ def main(
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from training import classify, decompose
+    from training.hardware import is_first_process
 
     try:
         overrides = {"max_steps": max_steps} if max_steps is not None else None
@@ -35,8 +36,9 @@ def main(
     except VistaError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    (folder / "run.json").write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-    typer.echo(json.dumps(run))
+    if is_first_process():
+        (folder / "run.json").write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+        typer.echo(json.dumps(run))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-__all__ = ["Evaluator", "__version__"]
+__all__ = ["Evaluator", "Results", "__version__"]
 
 
 def __getattr__(name: str) -> object:
@@ -11,4 +11,8 @@ def __getattr__(name: str) -> object:
         from vista_local.evaluator import Evaluator
 
         return Evaluator
+    if name == "Results":
+        from vista_local.notebook import Results
+
+        return Results
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

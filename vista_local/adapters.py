@@ -18,6 +18,18 @@ MANIFEST_NAME = "manifest.json"
 MANIFEST_SCHEMA = "vista-local-adapter/1"
 STAGES = ("decompose", "verify", "categorise")
 
+#: Formats of weights that can run code when read.
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+#: Files that can name code to load a model, a tokenizer or an adapter with.
+CODE_CARRIERS = (
+    "config.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "adapter_config.json",
+)
+
 
 def sha256_file(path: str | Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
@@ -28,16 +40,52 @@ def sha256_file(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def safetensors_files(folder: str | Path) -> list[Path]:
+    """The weight files of a folder, by name; pickles beside them are never opened.
+
+    Raises:
+        VistaError: there are none; pickles are named, where those are all there is.
+    """
+    files = sorted(Path(folder).glob("*.safetensors"))
+    if not files:
+        pickles = sorted(path.name for pattern in PICKLES for path in Path(folder).glob(pattern))
+        if pickles:
+            raise VistaError(
+                f"{folder}: weights only as pickles ({', '.join(pickles[:3])}), which can run code when read; "
+                "accepted: .safetensors"
+            )
+        raise VistaError(f"{folder}: no .safetensors weights in this folder")
+    return files
+
+
+def refuse_remote_code(folder: str | Path) -> None:
+    """Refuse a model folder whose configuration names Python code of its own to load it with.
+
+    Raises:
+        VistaError: it does, or a configuration file can't be read.
+    """
+    for name in CODE_CARRIERS:
+        path = Path(folder) / name
+        if not path.is_file():
+            continue
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise VistaError(f"{path}: not readable as JSON: {error}") from error
+        if isinstance(data, dict) and (field := next((f for f in ("auto_map", "auto_mapping") if data.get(f)), None)):
+            raise VistaError(
+                f"{path}: field {field!r} asks for code from outside to be run; vista-local runs none: "
+                "use a model that the installed transformers knows by itself"
+            )
+
+
 def base_sha256(folder: str | Path) -> str:
     """Identity of a base: the hash of its safetensors file, or of all shards' hashes in name order.
 
     Raises:
         VistaError: the folder holds no safetensors weights.
     """
-    files = sorted(Path(folder).glob("*.safetensors"))
-    if not files:
-        raise VistaError(f"{folder}: no .safetensors weights in this folder")
-    hashes = [sha256_file(f) for f in files]
+    hashes = [sha256_file(f) for f in safetensors_files(folder)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
@@ -87,7 +135,8 @@ def read_manifest(folder: str | Path) -> AdapterManifest:
 
     Raises:
         VistaError: there is none, it is no JSON, a field is unknown or missing, the weights differ
-            from its hash, or the folder holds weights in a format that can run code.
+            from its hash, or the folder could run code: weights as pickles only, a configuration that
+            names code.
     """
     path = Path(folder) / MANIFEST_NAME
     if not path.is_file():
@@ -98,14 +147,19 @@ def read_manifest(folder: str | Path) -> AdapterManifest:
             raise VistaError(f"{path}: schema {data.get('schema')!r}; accepted: {MANIFEST_SCHEMA}")
         data["calibration"] = Calibration(**data.get("calibration", {}))
         manifest = AdapterManifest(**data)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise VistaError(f"{path}: not a readable manifest: {error}") from error
     if manifest.stage not in STAGES:
         raise VistaError(f"{path}: stage {manifest.stage!r}; accepted: {', '.join(STAGES)}")
     weights = Path(folder) / "adapter_model.safetensors"
     if not weights.is_file():
-        raise VistaError(f"{folder}: no adapter_model.safetensors (other weight formats are not read)")
+        safetensors_files(folder)  # where there are pickles only, they are named
+        raise VistaError(f"{folder}: no adapter_model.safetensors; this is no whole adapter")
     found = sha256_file(weights)
     if found != manifest.adapter_sha256:
-        raise VistaError(f"{weights}: SHA-256 {found}, but its manifest says {manifest.adapter_sha256}")
+        raise VistaError(
+            f"{weights}: SHA-256 {found}, but its manifest says {manifest.adapter_sha256}; "
+            "the file is damaged or another one: get the adapter again"
+        )
+    refuse_remote_code(folder)
     return manifest

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from vista_local.adapters import sha256_file
+from vista_local.adapters import PICKLES, refuse_remote_code, safetensors_files, sha256_file
 from vista_local.errors import VistaError
 
 DEFAULT_BASE_NAME = "smollm2-135m-instruct"
@@ -42,7 +42,6 @@ MARKER_SCHEMA = "vista-local-base/1"
 FETCH_COMMAND = "vista-local fetch"
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 # From a hub: safetensors, tokenizer and configuration of the top folder, nothing that can run code.
 # consolidated.safetensors holds the same weights once more, in its author's own layout.
 HUB_ALLOWED = ("*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "LICENSE*")
@@ -367,19 +366,13 @@ def _check_folder(folder: Path) -> None:
     Raises:
         VistaError: it can't; the message says what is missing.
     """
-    if not any(folder.glob("*.safetensors")):
-        pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-        if pickles:
-            raise VistaError(
-                f"{folder}: weights only as pickles ({', '.join(pickles[:3])}), which can run code when read; "
-                "accepted: .safetensors"
-            )
-        raise VistaError(f"{folder}: no .safetensors weights in this folder")
+    safetensors_files(folder)
     if not (folder / "config.json").is_file():
         raise VistaError(f"{folder}: no config.json; this is no model folder")
     tokenizers = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
     if not any((folder / name).is_file() for name in tokenizers):
         raise VistaError(f"{folder}: no tokenizer; looked for {', '.join(tokenizers)}")
+    refuse_remote_code(folder)
     missing = [name for name in _shards(folder) if not (folder / name).is_file()]
     if missing:
         raise VistaError(f"{folder}: {len(missing)} weight files are missing, the first is {missing[0]}")

@@ -12,6 +12,7 @@ from typing import Any
 from vista_local.errors import VistaError
 from vista_local.labels import UNVERIFIABLE, UNVERIFIABLE_LABELS, Label
 from vista_local.prompts import Prompt
+from vista_local.text import tail_words
 
 _SYSTEM, _USER = "\u2402SYSTEM\u2403", "\u2402USER\u2403"
 
@@ -43,6 +44,8 @@ class ChatEncoder:
         if not getattr(tokenizer, "chat_template", None):
             raise VistaError("the base model's tokenizer has no chat template; use an instruction-tuned base")
         self.tokenizer = tokenizer
+        #: Whether the template knows a thinking mode, which is always off here.
+        self.thinks = "enable_thinking" in str(tokenizer.chat_template)
         user = {"role": "user", "content": _USER}
         try:
             text = self._render([{"role": "system", "content": _SYSTEM}, user])
@@ -97,12 +100,7 @@ class ChatEncoder:
 
     def tail(self, text: str, limit: int) -> str:
         """The last words of `text` that fit into `limit` tokens, behind an ellipsis where cut."""
-        if self.count(text) <= limit:
-            return text
-        kept = text.split()
-        while kept and self.count("… " + " ".join(kept)) > limit:
-            kept = kept[max(1, len(kept) // 8) :]
-        return "… " + " ".join(kept) if kept else ""
+        return tail_words(text, limit, self.count)
 
     def label_words(self, stage: str) -> dict[str, str]:
         """The answer words of a classifying stage for this tokenizer: label name to word.

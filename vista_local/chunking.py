@@ -16,11 +16,13 @@ def split_long(sentence: str, limit: int, count: Count) -> list[str]:
     pieces: list[str] = []
     current = ""
     for word in sentence.split():
-        while count(word) > limit:  # one unbroken string, such as base64 or a script without spaces
+        # One unbroken string, such as base64 or a script without spaces. It is measured only in part:
+        # counting what is left of a megabyte for each piece would take quadratic time.
+        while len(word) > 64 * limit or count(word) > limit:
             if current:
                 pieces.append(current)
                 current = ""
-            size = len(word)
+            size = min(len(word), 8 * limit)
             while size > 1 and count(word[:size]) > limit:
                 size = max(1, size // 2)
             pieces.append(word[:size])

@@ -86,6 +86,15 @@ def parse_claims(text: str, finished: bool = True) -> ParsedClaims:
     return ParsedClaims(tuple(claims), duplicates, unfinished)
 
 
+def is_claim_list(text: str) -> bool:
+    """Whether an answer keeps to the form that was asked for: some bulleted line, or None alone.
+
+    `parse_claims` is lenient for the sake of small models; a sentence without a bullet from a large
+    one is a refusal or a remark, and no claim.
+    """
+    return bool(_EMPTY.match(text.strip())) or any(_BULLET.match(line) for line in text.splitlines())
+
+
 def repeats_earlier_line(text: str) -> bool:
     """Whether the last complete line of a growing answer repeats an earlier one (a loop)."""
     lines = [_BULLET.sub("", line).strip().rstrip(".").casefold() for line in text.split("\n")[:-1] if line.strip()]
@@ -98,9 +107,18 @@ def _stem(word: str) -> str:
     return word.removesuffix("s") if len(word) > 3 else word
 
 
-def _known_numbers(texts: Sequence[str]) -> set[str]:
-    found: set[str] = set()
-    for text in texts:
+@dataclass(frozen=True)
+class Details:
+    """What a text can support in a claim: its words, stemmed, and its numbers, as digits."""
+
+    words: frozenset[str]
+    numbers: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str) -> Details:
+        """The details of one utterance; worked out once, however many claims are held against it."""
+        stems = (_stem(part) for word in re.findall(r"[\w'’-]+", text) for part in (word, *word.split("-")))
+        found: set[str] = set()
         for number in numbers(text):
             found.add(number)
             found.update(re.split(r"[.,]", number))
@@ -109,20 +127,24 @@ def _known_numbers(texts: Sequence[str]) -> set[str]:
                 found.add(_NUMBER_WORDS[word])
             if digits := re.sub(r"\D+", " ", word).split():
                 found.update(digits)
-    return found
+        return cls(frozenset(stems), frozenset(found))
 
 
-def unsupported_details(claim: str, sources: Sequence[str]) -> list[str]:
+def unsupported_details(claim: str, sources: Sequence[str | Details]) -> list[str]:
     """Numbers and capitalised words of a claim that occur in none of `sources` (turn and history).
 
     The first word of the claim is exempt, since every sentence starts with a capital. Number words
     equal digits; case, plural and possessive endings don't matter.
     """
-    known = {
-        _stem(part) for text in sources for word in re.findall(r"[\w'’-]+", text) for part in (word, *word.split("-"))
-    }
-    known_numbers = _known_numbers(sources)
-    missing = [n for n in numbers(claim) if n not in known_numbers and not set(re.split(r"[.,]", n)) <= known_numbers]
+    known = [Details.of(source) if isinstance(source, str) else source for source in sources]
+
+    def said(stem: str) -> bool:
+        return any(stem in source.words for source in known)
+
+    def counted(number: str) -> bool:
+        return any(number in source.numbers for source in known)
+
+    missing = [n for n in numbers(claim) if not counted(n) and not all(map(counted, re.split(r"[.,]", n)))]
     first = re.search(r"\w", claim)
     start = first.start() if first else 0
     for match in _CAPITALISED.finditer(claim):
@@ -133,7 +155,7 @@ def unsupported_details(claim: str, sources: Sequence[str]) -> list[str]:
             continue
         initials = "".join(word.split("."))
         parts = [p for p in word.split("-") if p]
-        if _stem(word) in known or _stem(initials) in known or all(_stem(p) in known for p in parts):
+        if said(_stem(word)) or said(_stem(initials)) or all(said(_stem(p)) for p in parts):
             continue
         missing.append(word)
     return missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,11 +12,18 @@ import typer
 from rich.console import Console
 
 from vista_local import __version__
-from vista_local.errors import VistaError
+from vista_local.benchmarks.command import evaluate
+from vista_local.errors import InputError, VistaError
+from vista_local.merge import merge
+from vista_local.report.cli import compare, report
 from vista_local.terminal import console, user_errors
 
 if TYPE_CHECKING:
     from vista_local.schema import ConversationResult
+
+#: Conversations in a shard with a teacher: calls of one conversation already run side by side, and a shard's
+#: lines are written when it is done.
+TEACHER_SHARD = 4
 
 app = typer.Typer(
     add_completion=False,
@@ -104,8 +112,23 @@ def score(
     device: Annotated[str | None, typer.Option(help="torch device; default: a GPU if there is one")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; default: torch's choice")] = None,
     token_budget: Annotated[int, typer.Option(help="most padded tokens in a batch")] = 4096,
+    teacher: Annotated[
+        Path | None, typer.Option(help="YAML file of a chat model at an OpenAI-compatible endpoint, to score with that")
+    ] = None,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="the teacher may be on another machine: conversations are sent there")
+    ] = False,
+    max_cost: Annotated[float | None, typer.Option(min=0, help="stop before the teacher costs more")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only estimate the teacher's calls, tokens and cost; no connection")
+    ] = False,
 ) -> None:
-    """Score every assistant turn of INPUT."""
+    """Score every assistant turn of INPUT.
+
+    Exit codes: 0, everything is scored; 2, input, settings or models can't be used, or the disk is full (the message
+    says what to do, and finished results are kept); 3, done, but conversations failed (their result lines have an
+    "error"); 130, stopped by Ctrl-C or SIGTERM after a shard, go on with --resume.
+    """
     from vista_local.config import load_config
     from vista_local.readers import open_conversations
 
@@ -119,20 +142,31 @@ def score(
         "evidence": evidence,
     }
     overrides |= {k: True for k, v in flags.items() if v}
+    if teacher is not None and shard_size is None:
+        overrides["shard_size"] = TEACHER_SHARD
     if compact:
         overrides["keep_input"] = False
     if unreferenced:
         overrides["memory"] = {"unreferenced": unreferenced}
     with user_errors():
+        prompted: dict[str, Any] | None = None
+        if teacher is not None:
+            from vista_local.teacher import load_teacher
+
+            if base or adapters or device:
+                raise VistaError("--base, --adapters and --device choose a local model; --teacher takes its place")
+            prompted = {"teacher": load_teacher(teacher), "allow_remote": allow_remote, "max_cost": max_cost}
+            prompted["dry_run"] = dry_run
+            overrides.setdefault("context", prompted["teacher"].context)
+        elif allow_remote or dry_run or max_cost is not None:
+            raise VistaError("--allow-remote, --max-cost and --dry-run belong to --teacher")
         path = _example_path() if source == "example" else source
         mapping = _role_mapping(roles or [])
         reader = open_conversations(path, roles=mapping, on_warning=_warn, skip_bad=skip_bad_records)
-        if reader.format == "vista" and unreferenced is None:
-            # The paper's rule; a --config or --profile that says otherwise comes later and wins.
-            settings = load_config(config, {"memory": {"unreferenced": "trust"}} | overrides, profile)
-        else:
-            settings = load_config(config, overrides, profile)
-        _score(reader, path, output, settings, resume, base, adapters, device, threads, token_budget)
+        # The paper's rule for the paper's format, unless a profile, file or option says otherwise.
+        defaults = {"memory": {"unreferenced": "trust"}} if reader.format == "vista" else None
+        settings = load_config(config, overrides, profile, defaults)
+        _score(reader, path, output, settings, resume, base, adapters, device, threads, token_budget, prompted)
 
 
 def _warn(message: str) -> None:
@@ -160,24 +194,35 @@ def _score(
     device: str | None,
     threads: int | None,
     token_budget: int,
+    prompted: dict[str, Any] | None,
 ) -> None:
     from vista_local.console import RunProgress, summary_table
     from vista_local.evaluator import Evaluator
-    from vista_local.offline import offline
     from vista_local.runner import OutputFile, score_to_file
     from vista_local.scoring import Summary
 
-    if output.is_dir():
-        raise VistaError(f"{output}: is a folder; give a file name")
+    if os.path.isdir(output) or str(output) == "-":
+        raise VistaError(f"{output}: is {'a folder' if os.path.isdir(output) else 'no file'}; give a file name")
     started = time.monotonic()
-    evaluator = Evaluator.from_pretrained(
-        adapters, base=base, config=settings, device=device, threads=threads, token_budget=token_budget
-    )
+    if prompted is not None:
+        from vista_local.prompted import TeacherEvaluator
+
+        evaluator: Evaluator = TeacherEvaluator(config=settings, **prompted)
+    else:
+        evaluator = Evaluator.from_pretrained(
+            adapters, base=base, config=settings, device=device, threads=threads, token_budget=token_budget
+        )
+    if prompted is not None and prompted["dry_run"]:
+        for line in evaluator.estimate(reader):
+            typer.echo(line)
+        return
+    if notice := evaluator.notice():
+        _warn(notice)
     run = evaluator.run_record()
     summary = Summary()
     total = _counted(Path(path)) if str(path) != "-" else None
     with (
-        offline(),
+        evaluator.session("--resume"),
         OutputFile(output, run, settings.shard_size, resume) as out,
         RunProgress(console, total, len(out.kept_ids)) as progress,
     ):
@@ -188,16 +233,31 @@ def _score(
                 summary.add(result)
             progress.conversations(len(results))
 
-        finished = score_to_file(evaluator.pipeline, reader, out, run, on_results)
+        try:
+            finished = score_to_file(evaluator.pipeline, reader, out, run, on_results, _say_stopping)
+        except InputError as error:
+            if not summary.conversations:
+                raise
+            raise VistaError(f"{error}; results so far are kept: mend the input and go on with --resume") from error
         kept = len(out.kept_ids)
     if kept:
         summary = _summary_of_file(output)
     console.print(summary_table(summary, evaluator, time.monotonic() - started, kept))
+    if used := evaluator.usage():
+        console.print(used, markup=False, highlight=False, soft_wrap=True)
     if reader.skipped:
         _warn(f"{len(reader.skipped)} broken records were skipped; the first: {reader.skipped[0]}")
     if not finished:
         console.print(f"stopped; go on with: --resume (results so far in {output})", style="yellow", markup=False)
         raise typer.Exit(130)
+    if summary.failed:
+        _warn(f"{summary.failed} conversations failed and are unscored; their lines in {output} have an 'error'")
+        raise typer.Exit(3)
+
+
+def _say_stopping() -> None:
+    # In a signal handler: no lock may be waited for, so this doesn't go through the console.
+    os.write(sys.stderr.fileno(), b"\nfinishing this shard; Ctrl-C again stops at once\n")
 
 
 def _summary_of_file(path: Path) -> Any:
@@ -247,6 +307,10 @@ def doctor(
 
 
 # Commands that live beside what they do are registered here, in the order --help shows them.
+app.command()(report)
+app.command()(merge)
+app.command()(compare)
+app.command()(evaluate)
 
 
 def run() -> None:

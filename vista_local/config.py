@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -44,38 +45,69 @@ PROFILES: dict[str, dict[str, Any]] = {"paper": {"context": "none", "memory": {"
 
 
 def load_config(
-    path: Path | None = None, overrides: dict[str, Any] | None = None, profile: str | None = None
+    path: Path | None = None,
+    overrides: dict[str, Any] | None = None,
+    profile: str | None = None,
+    defaults: dict[str, Any] | None = None,
 ) -> ScoreConfig:
-    """Settings from a profile, a YAML file and overrides, the later winning.
+    """Settings from the input format's defaults, a profile, a YAML file and overrides, the later winning.
 
     Raises:
         InputError: the file is unreadable, or a key or value is not known; names file and key.
     """
     data: dict[str, Any] = {}
+    _merge(data, defaults or {})
     where = str(path) if path else "settings"
     if profile is not None:
         if profile not in PROFILES:
             raise InputError(f"unknown profile {profile!r}; accepted: {', '.join(PROFILES)}")
         _merge(data, PROFILES[profile])
     if path is not None:
-        try:
-            loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise InputError(f"cannot be read: {error}", where) from error
-        if not isinstance(loaded, dict):
-            raise InputError(f"a mapping of settings is expected, found {type(loaded).__name__}", where)
-        _merge(data, loaded)
+        _merge(data, read_settings(path))
     _merge(data, overrides or {})
+    known = [*ScoreConfig.model_fields, *(f"memory.{name}" for name in MemoryConfig.model_fields)]
+    return check_settings(ScoreConfig, data, where, known)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; an empty file is an empty one.
+
+    Raises:
+        InputError: the file can't be read, or holds no mapping; names it.
+    """
     try:
-        return ScoreConfig.model_validate(data)
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"cannot be read: {error}", str(path)) from error
+    if not isinstance(loaded, dict):
+        raise InputError(f"a mapping of settings is expected, found {type(loaded).__name__}", str(path))
+    return loaded
+
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def check_settings(model: type[Settings], data: dict[str, Any], where: str, known: Sequence[str]) -> Settings:
+    """`data` as `model`.
+
+    Args:
+        where: names the settings in errors.
+        known: dotted names of all settings, for an unknown one's nearest.
+
+    Raises:
+        InputError: a key or value is not known; names the key, what was found and what is near.
+    """
+    try:
+        return model.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            known = [*ScoreConfig.model_fields, *(f"memory.{name}" for name in MemoryConfig.model_fields)]
             near = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
             raise InputError(f"unknown setting {key!r}{hint}", where) from error
+        if first["type"] == "missing":
+            raise InputError(f"setting {key!r} is missing", where) from error
         raise InputError(f"setting {key!r}: {first['msg']}, found {first['input']!r}", where) from error
 
 

@@ -88,6 +88,7 @@ def summary_table(summary: Summary, evaluator: Any, seconds: float, kept: int) -
     table.add_row("turns safe", percent(totals.safe_rate))
     table.add_row("unsupported extractions", f"{totals.unsupported_extractions} (kept apart, not scored)")
     table.add_row("windows, chunks", f"{totals.windows}, {totals.chunks}")
+    table.add_row("near-ties labelled again", f"{totals.recomputed}")
     if totals.omitted_memory:
         table.add_row("store entries left out", f"{totals.omitted_memory} (memory.budget_tokens)")
     backend = evaluator.backend

@@ -10,6 +10,7 @@ for result in evaluator.score(conversations):
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,10 @@ def adapters_dir(name: str | Path | None = None) -> Path:
 class Evaluator:
     """Scores conversations with one backend; build it with `from_pretrained`."""
 
-    def __init__(self, backend: Backend, config: ScoreConfig | None = None) -> None:
+    def __init__(self, backend: Backend, config: ScoreConfig | None = None, pipeline: Pipeline | None = None) -> None:
         self.backend = backend
         self.config = config or ScoreConfig()
-        self.pipeline = Pipeline(backend, self.config)
+        self.pipeline = pipeline or Pipeline(backend, self.config)
 
     @classmethod
     def from_pretrained(
@@ -81,6 +82,30 @@ class Evaluator:
             backend = TransformersBackend(resolve_base(base), adapters_dir(adapters), device=device, **backend_options)
         return cls(backend, config)
 
+    def guard(self) -> AbstractContextManager[None]:
+        """What keeps this process off the network while it scores."""
+        return offline()
+
+    def session(self, go_on: str) -> AbstractContextManager[None]:
+        """The context of a whole run; `go_on` is how to continue one that failed, for the message."""
+        return self.guard()
+
+    def notice(self) -> str | None:
+        """What must be said before a run: where conversations go, if they leave this machine."""
+        return None
+
+    def usage(self) -> str | None:
+        """What calls to others a run took, for people; `None` for a local model."""
+        return None
+
+    def estimate(self, conversations: Iterable[Conversation]) -> list[str]:
+        """What scoring `conversations` would take, for people.
+
+        Raises:
+            VistaError: a local model has no price.
+        """
+        raise VistaError("only runs with a teacher can be estimated")
+
     def run_record(self) -> dict[str, Any]:
         """Everything that this evaluator's results depend on."""
         return run_record(self.config, self.backend.describe())
@@ -98,6 +123,6 @@ class Evaluator:
             for number, c in enumerate(conversations, start=1)
         )
         for shard in shards(parsed, self.config.shard_size):
-            with offline():
+            with self.guard():
                 results = self.pipeline.score_shard(shard)
             yield from results

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from vista_local.claims import is_claim_list
 from vista_local.fewshot_examples import (
     CATEGORISE_EXAMPLES,
     DECOMPOSE_EXAMPLES,
@@ -203,6 +204,27 @@ def contradiction_messages(history: Sequence[Utterance], reply: str) -> list[Mes
     return stage_messages("contradiction", decompose_user(history, reply), "zero")
 
 
+#: What an answer must look like, for asking again.
+ANSWER_FORM: dict[Stage, str] = {
+    "decompose": 'Answer with the list alone, each statement on a line of its own after "- ", or with the single '
+    "word None.",
+    "verify": f"Answer with one word and nothing else: {_VERIFIED} or {_UNVERIFIABLE}.",
+    "categorise": f"Answer with one label and nothing else: {', '.join(label.value for label in UNVERIFIABLE_LABELS)}.",
+    "contradiction": 'Answer NO, or YES and below it one line for each contradiction: "- ", the words of the reply, '
+    '" <> ", and the words that they conflict with.',
+}
+
+
+def repeat_messages(stage: Stage, messages: Sequence[Message], answer: str, problem: str) -> list[Message]:
+    """The conversation of a stage, continued: its answer could not be read, and is asked for once more."""
+    again = f"That answer cannot be used: {problem}. {ANSWER_FORM[stage]}"
+    return [
+        *messages,
+        {"role": "assistant", "content": answer.strip() or "(no answer)"},
+        {"role": "user", "content": again},
+    ]
+
+
 # ---- answers ----
 
 # ASCII: otherwise letters like the Kelvin sign would match here and not in `parse_label`.
@@ -221,6 +243,20 @@ _NEGATION = re.compile(
 )
 _ALTERNATIVE = re.compile(r"[\s\"'`*_(\[]*(?:/|\||,|\bor\b|,\s*or\b|\band\b|\bvs\.?)[\s\"'`*_)\]]*", _FLAGS)
 _LEADING_YES_NO = re.compile(r"\W*(yes|no|none)\s*(?:[^\w\s]|\n|$)", _FLAGS)
+
+
+def answer_problem(stage: Stage, text: str) -> str | None:
+    """Why a stage's answer can't be read; `None` if it can."""
+    if not text.strip():
+        return "it is empty"
+    if stage == "decompose":
+        return None if is_claim_list(text) else "it is neither a list nor the word None"
+    if stage == "verify":
+        readable = parse_verify_answer(text) is not None
+        return None if readable else f"it does not say which of {_VERIFIED} and {_UNVERIFIABLE} holds"
+    if stage == "categorise":
+        return None if parse_categorise_answer(text) is not None else "it does not say which of the four labels holds"
+    return None if parse_contradiction_answer(text) is not None else "it does not begin with NO or YES"
 
 
 def _negated(text: str, start: int) -> bool:

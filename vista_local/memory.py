@@ -59,6 +59,7 @@ class KnowledgeStore:
 
     def __init__(self, background: Sequence[str] = ()) -> None:
         self._entries: dict[str, Entry] = {}
+        self._sizes: dict[str, int] = {}  # tokens of a text; every turn asks for every entry's
         for number, text in enumerate(background):
             self._add(Entry(text, Kind.FACT, BACKGROUND_TURN, number))
 
@@ -99,8 +100,11 @@ class KnowledgeStore:
         the newer, as many as fit.
         """
         entries = self.entries
+        for entry in entries:
+            if entry.text not in self._sizes:
+                self._sizes[entry.text] = count(entry.text)
         # Two tokens for the bullet and line break, six more for the "(stated)" mark.
-        sizes = [count(e.text) + (8 if e.kind is Kind.STATED else 3) for e in entries]
+        sizes = [self._sizes[e.text] + (8 if e.kind is Kind.STATED else 3) for e in entries]
         if sum(sizes) <= budget:
             return Selection(entries, 0)
         scores = bm25_scores([e.text for e in entries], " ".join(claims))

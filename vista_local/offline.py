@@ -5,6 +5,10 @@ look a name up beyond this machine; the attempt raises `OfflineError` at once, b
 Loopback (127.0.0.0/8, ::1, localhost) and Unix sockets work as before. Guards nest and may overlap
 between threads; when the last one ends everything is as it was. A child made by fork inherits the guard.
 
+`offline(allow=hosts)` lets the named hosts through, which a prompted teacher needs: lookups of exactly
+these names, and connections to the addresses that such a lookup gave. Of several open guards the
+strictest counts.
+
 What it does not cover: connections that were open before, native code that opens sockets without
 Python's socket module, and programs started as subprocesses (they inherit only the environment
 variables). The Hugging Face switches are set as well, so that libraries that know them don't even try.
@@ -16,7 +20,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv6Address, ip_address
 from typing import Any
@@ -37,9 +42,8 @@ class OfflineError(VistaError, ConnectionError):
 
 
 def _refuse(what: str, target: object) -> None:
-    raise OfflineError(
-        f"{what} {target!r} refused: vista-local is offline while it scores, only this machine is allowed"
-    )
+    allowed = ", ".join(sorted(_guard.allowed())) or "this machine"
+    raise OfflineError(f"{what} {target!r} refused: vista-local is offline while it scores, only {allowed} is allowed")
 
 
 def _text(host: object) -> str:
@@ -68,6 +72,21 @@ def _is_local(host: object) -> bool:
     return address.is_loopback
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host, as a name or a literal address, is this machine; no name is looked up."""
+    return _is_local(host)
+
+
+def _is_allowed(host: object) -> bool:
+    return bool(_guard.allows) and _plain(host) in _guard.allowed()
+
+
+def _plain(host: object) -> str:
+    """A name or address in the form in which allowed ones are compared."""
+    text = _text(host).lower().removesuffix(".")
+    return str(ip_address(text)) if _is_address(text) else text
+
+
 def _check_peer(family: int, address: object) -> None:
     """Refuse an address that a socket is about to be connected to or to send to."""
     if family == getattr(socket, "AF_UNIX", None):
@@ -75,7 +94,9 @@ def _check_peer(family: int, address: object) -> None:
     if family in (socket.AF_INET, socket.AF_INET6):
         # Anything that is no (host, port, ...) is a mistake of the caller: the socket module says so.
         if isinstance(address, tuple) and address and not _is_local(address[0]):
-            _refuse("connection to", address)
+            host = _plain(address[0])
+            if not _is_allowed(host) and not any(host in _guard.addresses[h] for h in _guard.allowed()):
+                _refuse("connection to", address)
         return
     # Bluetooth, vsock, raw packets: each of them can leave the machine, none is needed here.
     _refuse("connection to", address)
@@ -83,7 +104,7 @@ def _check_peer(family: int, address: object) -> None:
 
 def _check_lookup(host: object) -> None:
     """Refuse a name lookup. A literal address needs none; no host means this machine."""
-    if host is None or host in ("", b"") or _is_address(_text(host)) or _is_local(host):
+    if host is None or host in ("", b"") or _is_address(_text(host)) or _is_local(host) or _is_allowed(host):
         return
     _refuse("name lookup of", _text(host))
 
@@ -102,6 +123,14 @@ class _Guard:
         self.hooked = False
         self.environment: dict[str, str | None] = {}
         self.flags: dict[str, bool] | None = None
+        self.getaddrinfo = socket.getaddrinfo  # what the outermost one found there
+        self.allows: list[frozenset[str]] = []  # of each open guard
+        self.addresses: defaultdict[str, set[str]] = defaultdict(set)  # what allowed names were resolved to
+
+    def allowed(self) -> frozenset[str]:
+        """Hosts that every open guard lets through."""
+        allows = list(self.allows)
+        return frozenset.intersection(*allows) if allows else frozenset()
 
 
 _guard = _Guard()
@@ -154,6 +183,14 @@ _METHODS = {
 }
 
 
+# Which addresses an allowed name has is known only after its lookup, which an audit hook doesn't see.
+def _remembering_getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+    found = _guard.getaddrinfo(host, *args, **kwargs)
+    if _is_allowed(host):
+        _guard.addresses[_plain(host)].update(_plain(entry[4][0]) for entry in found)
+    return found
+
+
 def _flag_from_environment(name: str) -> bool:
     """What huggingface_hub itself would have read, had it been imported outside the guard."""
     names = {
@@ -169,6 +206,8 @@ def _begin() -> None:
         _guard.hooked = True
     for name, method in _METHODS.items():
         setattr(socket.socket, name, method)
+    _guard.getaddrinfo = socket.getaddrinfo
+    socket.getaddrinfo = _remembering_getaddrinfo
     _guard.environment = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     # huggingface_hub reads the variables once, when it is imported.
@@ -183,6 +222,9 @@ def _end() -> None:
     for name, method in _METHODS.items():
         if vars(socket.socket).get(name) is method:  # leave what somebody else put there meanwhile
             delattr(socket.socket, name)
+    if socket.getaddrinfo is _remembering_getaddrinfo:
+        socket.getaddrinfo = _guard.getaddrinfo
+    _guard.addresses.clear()
     for name, value in _guard.environment.items():
         if value is None:
             os.environ.pop(name, None)
@@ -197,13 +239,18 @@ def _end() -> None:
 
 
 @contextmanager
-def offline() -> Iterator[None]:
+def offline(allow: Iterable[str] = ()) -> Iterator[None]:
     """Refuse everything that would leave this machine until the block ends, in all threads.
+
+    Args:
+        allow: hosts that may be reached nevertheless, as names or addresses.
 
     Raises:
         OfflineError: inside the block, from whatever tried to connect, to send or to look up a name.
     """
+    allows = frozenset(_plain(host) for host in allow)
     with _guard.lock:
+        _guard.allows.append(allows)
         if _guard.depth == 0:
             _begin()
         _guard.depth += 1
@@ -212,5 +259,6 @@ def offline() -> Iterator[None]:
     finally:
         with _guard.lock:
             _guard.depth -= 1
+            _guard.allows.remove(allows)
             if _guard.depth == 0:
                 _end()

@@ -22,6 +22,7 @@ from vista_local.schema import (
     ClaimResult,
     Conversation,
     ConversationResult,
+    Corrected,
     Evidence,
     GivenClaim,
     TurnResult,
@@ -50,6 +51,8 @@ def _claim(claim: ClaimResult) -> dict[str, Any]:
     ]
     if claim.unscored is not None:
         data["unscored"] = claim.unscored
+    if claim.corrected is not None:
+        data["corrected"] = asdict(claim.corrected)
     return data
 
 
@@ -72,9 +75,12 @@ def result_line(result: ConversationResult, run: dict[str, Any]) -> str:
             "omitted_memory": turn.omitted_memory,
             "unsupported_extraction": list(turn.unsupported_extraction),
             "notes": list(turn.notes),
+            "recomputed": turn.recomputed,
         }
         if turn.unscored is not None:
             data["unscored"] = turn.unscored
+        if turn.reviewed:
+            data["reviewed"] = True
         turns.append(data)
     line: dict[str, Any] = {"schema": SCHEMA, "id": result.id, "turns": turns, "vista_score": score.vista_score}
     if result.error is not None:
@@ -149,6 +155,7 @@ def _turn(data: dict[str, Any]) -> TurnResult:
                 c["probs"],
                 c.get("unscored"),
                 tuple(Evidence(**e) for e in c["evidence"]),
+                _corrected(c.get("corrected")),
             )
             for c in data["claims"]
         ),
@@ -159,4 +166,12 @@ def _turn(data: dict[str, Any]) -> TurnResult:
         omitted_memory=data["omitted_memory"],
         memory=tuple((turn, claim) for turn, claim in data["memory"]),
         unscored=data.get("unscored"),
+        recomputed=data.get("recomputed", 0),  # files from before it was counted
+        reviewed=data.get("reviewed", False),
     )
+
+
+def _corrected(data: dict[str, Any] | None) -> Corrected | None:
+    if data is None:
+        return None
+    return Corrected(data["action"], data["text"], Label(data["label"]) if data["label"] else None)

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from vista_local.backends.base import Backend
+from vista_local.backends.base import Backend, Row, Said, Unanswered
 from vista_local.chunking import chunk_turn, windows
-from vista_local.claims import parse_claims, unsupported_details
+from vista_local.claims import Details, parse_claims, unsupported_details
 from vista_local.config import ScoreConfig
 from vista_local.errors import InputError, VistaError
 from vista_local.evidence import DECIDED_LABELS, Piece, best, candidates, piece_score, pieces
-from vista_local.history import DECOMPOSE_HISTORY, RECENT, recent_history
+from vista_local.history import DECOMPOSE_HISTORY, RECENT, HistoryLimits, recent_history
 from vista_local.labels import UNVERIFIABLE_LABELS, Label
 from vista_local.memory import KnowledgeStore, Selection
 from vista_local.prompts import Utterance
@@ -38,6 +38,8 @@ from vista_local.stages import (
     combine_categorise,
     combine_verify,
     decompose_prompt,
+    undecided_categorise,
+    undecided_verify,
 )
 
 
@@ -60,6 +62,31 @@ class _Job:
     p_verified: list[float] = field(default_factory=list)
     q: list[list[float] | None] = field(default_factory=list)
     evidence: list[list[tuple[Piece, float]]] = field(default_factory=list)
+    unscored: str | None = None  # why the whole turn has no score
+    reasons: list[str | None] = field(default_factory=list)  # why a claim has no label
+    shown: list[Utterance] | None = None  # history as verify and categorise see it
+    recomputed: set[int] = field(default_factory=set)  # claims that were near-ties
+    said: list[bool] = field(default_factory=list)  # whether a claim's label came without probabilities
+
+
+def _distributions(rows: Sequence[Row], labels: int) -> tuple[list[list[float]], bool, str | None]:
+    """A claim's windows as distributions over `labels` labels.
+
+    Returns:
+        The distributions of the answered windows (all mass on a label that was only said), whether a
+        label was only said, and why a window has no answer.
+    """
+    found: list[list[float]] = []
+    said, reason = False, None
+    for row in rows:
+        if isinstance(row, Unanswered):
+            reason = reason or row.reason
+        elif isinstance(row, Said):
+            said = True
+            found.append([float(i == row.label) for i in range(labels)])
+        else:
+            found.append([math.exp(value) for value in row])
+    return found, said, reason
 
 
 class Pipeline:
@@ -70,9 +97,15 @@ class Pipeline:
         backend: Backend,
         config: ScoreConfig | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        decompose_history: HistoryLimits | None = DECOMPOSE_HISTORY,
     ) -> None:
-        """`on_progress` is called with (turns, claims) that were finished since its last call."""
+        """`on_progress` is called with (turns, claims) that were finished since its last call.
+
+        `decompose_history` is what stage 1 is shown; the default is what the adapters were trained
+        with, `None` the whole talk.
+        """
         self.on_progress = on_progress
+        self.decompose_history = decompose_history
         self.backend = backend
         self.config = config or ScoreConfig()
         if self.config.oracle_memory and not self.config.given_claims:
@@ -81,9 +114,38 @@ class Pipeline:
     def score_shard(self, shard: Sequence[Conversation]) -> list[ConversationResult]:
         """Score the conversations of one shard, in order.
 
+        Where scoring them together fails, each is scored alone; one that fails alone has its `error`
+        in its result, and all of its turns are unscored.
+
         Raises:
-            InputError: with `oracle_memory`, a given claim has no label.
+            VistaError: the run as a whole can't go on: with `oracle_memory`, a given claim has no
+                label; something asked for a connection; memory ran out.
         """
+        try:
+            return self._score_together(shard)
+        except VistaError:
+            raise
+        except MemoryError as error:
+            raise VistaError(f"out of memory with {len(shard)} conversations a shard; try a smaller one") from error
+        except Exception as error:
+            # Whatever comes out of a model's code: one conversation must not end a run over millions.
+            if len(shard) == 1:
+                return [self._failed(shard[0], error)]
+            return [result for conversation in shard for result in self.score_shard([conversation])]
+
+    def _failed(self, conversation: Conversation, error: Exception) -> ConversationResult:
+        """The result of a conversation that can't be scored: nothing of it leaves a denominator."""
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:500].encode(errors="replace").decode()
+        turns = []
+        for job in self._jobs(0, conversation):
+            scored = job.status is TurnStatus.SCORED
+            given = job.turn.claims or () if self.config.given_claims else ()
+            claims = tuple(ClaimResult(c.text, None, {}, unscored=reason if scored else None) for c in given)
+            turns.append(TurnResult(job.index, job.status, claims, unscored=reason if scored else None))
+        kept = conversation if self.config.keep_input else None
+        return ConversationResult(conversation.id, tuple(turns), error=reason, conversation=kept)
+
+    def _score_together(self, shard: Sequence[Conversation]) -> list[ConversationResult]:
         waves = [self._jobs(number, conversation) for number, conversation in enumerate(shard)]
         every_job = [job for jobs in waves for job in jobs]
         self._find_claims(every_job)
@@ -117,6 +179,12 @@ class Pipeline:
             history.append(Utterance(turn.role, turn.text))
         return jobs
 
+    def claims_of(self, conversations: Sequence[Conversation]) -> list[list[str]]:
+        """Stage 1 alone: the claims found in each conversation's turns that would be scored, in order."""
+        waves = [self._jobs(number, conversation) for number, conversation in enumerate(conversations)]
+        self._find_claims([job for jobs in waves for job in jobs])
+        return [[claim for job in jobs for claim in job.claims] for jobs in waves]
+
     def _find_claims(self, jobs: Sequence[_Job]) -> None:
         """Stage 1 for all jobs at once; it needs no memory."""
         if self.config.given_claims:
@@ -131,13 +199,18 @@ class Pipeline:
             if not job.turn.text.strip():
                 continue
             job.chunks = len(chunks)
-            for number, chunk in enumerate(chunks):
-                earlier = job.history + [Utterance(Role.ASSISTANT, c) for c in chunks[:number]]
-                history = recent_history(earlier, DECOMPOSE_HISTORY, self.backend.tail, self.backend.count)
+            earlier = list(job.history)
+            for chunk in chunks:
+                history = recent_history(earlier, self.decompose_history, self.backend.tail, self.backend.count)
                 prompts.append(decompose_prompt(history, chunk))
                 owners.append(job)
+                earlier.append(Utterance(Role.ASSISTANT, chunk))
         seen: dict[int, set[str]] = {}
+        details: dict[str, Details] = {}  # of each utterance, which many claims are held against
         for job, answer in zip(owners, self.backend.generate("decompose", prompts), strict=True):
+            if answer.unscored is not None:
+                job.unscored = job.unscored or f"decompose: {answer.unscored}"
+                continue
             parsed = parse_claims(answer.text, finished=answer.cut != "length")
             if answer.cut == "repeat":
                 job.notes.append("decompose: stopped at a repeated claim")
@@ -145,13 +218,20 @@ class Pipeline:
                 rest = f"; unfinished claim: {parsed.unfinished}" if parsed.unfinished else ""
                 job.notes.append(f"decompose: cut at the length limit{rest}")
             known = seen.setdefault(id(job), set())
-            sources = [job.turn.text, *(u.text for u in job.history)]
+            texts = [job.turn.text, *(u.text for u in job.history)]
+            for text in texts:
+                if text not in details:
+                    details[text] = Details.of(text)
+            sources = [details[text] for text in texts]
             for claim in parsed.claims:
                 key = claim.rstrip(".").casefold()
                 if key in known:
                     continue
                 known.add(key)
                 (job.unsupported if unsupported_details(claim, sources) else job.claims).append(claim)
+        for job in jobs:
+            if job.unscored is not None:  # the claims of some chunks only would pass for the turn's
+                job.claims = []
 
     def _label(self, jobs: Sequence[_Job], stores: Sequence[KnowledgeStore]) -> None:
         """Stages 2 and 3 for one wave; each job's store is as its conversation's earlier turns left it."""
@@ -163,14 +243,35 @@ class Pipeline:
             job.windows = windows(job.turn.reference or (), self.backend.max_reference_tokens, self.backend.count)
         verified = self._classify("verify", [(job, list(range(len(job.claims)))) for job in jobs])
         for job, by_claim in zip(jobs, verified, strict=True):
-            job.p_verified = [combine_verify([math.exp(w[0]) for w in by_window]) for by_window in by_claim]
+            for by_window in by_claim:
+                rows, said, reason = _distributions(by_window, 2)
+                p = combine_verify([row[0] for row in rows]) if rows else 0.0
+                job.p_verified.append(p)
+                job.said.append(said)
+                # One window that supports the claim is enough, whatever the unanswered ones hold.
+                job.reasons.append(None if reason is None or p >= 0.5 else f"verify: {reason}")
             job.q = [None] * len(job.claims)
             job.evidence = [[] for _ in job.claims]
-        wanted = [(job, [i for i, p in enumerate(job.p_verified) if p < 0.5 or self.config.full_probs]) for job in jobs]
+        wanted = [
+            (
+                job,
+                [
+                    i
+                    for i, p in enumerate(job.p_verified)
+                    if job.reasons[i] is None and (p < 0.5 or self.config.full_probs)
+                ],
+            )
+            for job in jobs
+        ]
         wanted = [(job, claims) for job, claims in wanted if claims]
         for (job, claims), by_claim in zip(wanted, self._classify("categorise", wanted), strict=True):
             for i, by_window in zip(claims, by_claim, strict=True):
-                job.q[i] = combine_categorise([[math.exp(v) for v in w] for w in by_window])
+                rows, said, reason = _distributions(by_window, len(UNVERIFIABLE_LABELS))
+                job.said[i] |= said
+                if reason is None:
+                    job.q[i] = combine_categorise(rows)
+                elif job.p_verified[i] < 0.5:
+                    job.reasons[i] = f"categorise: {reason}"
         if self.config.evidence:
             self._find_evidence(jobs)
 
@@ -181,7 +282,7 @@ class Pipeline:
             among = pieces(job.turn.reference or (), job.selection.entries)
             wanting: dict[int, list[int]] = {}
             for number, (p, q) in enumerate(zip(job.p_verified, job.q, strict=True)):
-                if claim_label(p, q) in DECIDED_LABELS:
+                if job.reasons[number] is None and claim_label(p, q) in DECIDED_LABELS:
                     for candidate in candidates(job.claims[number], among):
                         wanting.setdefault(candidate, []).append(number)
             verify += [(job, among[candidate], numbers) for candidate, numbers in sorted(wanting.items())]
@@ -191,11 +292,14 @@ class Pipeline:
             refuting, chances = [], []
             for number, row in zip(numbers, rows, strict=True):
                 label = claim_label(job.p_verified[number], job.q[number])
+                found, *_ = _distributions([row], 2)
+                if not found:
+                    continue  # a piece that can't be judged is not named
                 if label is Label.VERIFIED:
-                    job.evidence[number].append((piece, piece_score(label, math.exp(row[0]), None)))
+                    job.evidence[number].append((piece, piece_score(label, found[0][0], None)))
                 else:
                     refuting.append(number)
-                    chances.append(math.exp(row[0]))
+                    chances.append(found[0][0])
             if refuting:
                 categorise.append((job, piece, refuting))
                 p_of.append(chances)
@@ -204,11 +308,11 @@ class Pipeline:
             categorise, p_of, self._judge_pieces("categorise", categorise), strict=True
         ):
             for number, p, row in zip(numbers, chances, rows, strict=True):
-                score = piece_score(Label.CONTRADICTED, p, math.exp(row[at]))
-                job.evidence[number].append((piece, score))
+                for q in _distributions([row], len(UNVERIFIABLE_LABELS))[0]:
+                    job.evidence[number].append((piece, piece_score(Label.CONTRADICTED, p, q[at])))
 
-    def _judge_pieces(self, stage: str, wanted: Sequence[tuple[_Job, Piece, list[int]]]) -> list[list[list[float]]]:
-        """Log-probabilities [pieces][claims][labels] with one piece as all there is to know."""
+    def _judge_pieces(self, stage: str, wanted: Sequence[tuple[_Job, Piece, list[int]]]) -> Sequence[Sequence[Row]]:
+        """Answers [pieces][claims] with one piece as all there is to know."""
         words = self.backend.label_words(stage)
         requests = [
             classify_request(
@@ -223,8 +327,8 @@ class Pipeline:
         ]
         return self.backend.classify(stage, requests)
 
-    def _classify(self, stage: str, wanted: Sequence[tuple[_Job, list[int]]]) -> list[list[list[list[float]]]]:
-        """Log-probabilities [jobs][claims][windows][labels] of the claims with the given numbers."""
+    def _classify(self, stage: str, wanted: Sequence[tuple[_Job, list[int]]]) -> list[list[list[Row]]]:
+        """Answers [jobs][claims][windows] for the claims with the given numbers."""
         requests: list[ClassifyRequest] = []
         words = self.backend.label_words(stage)
         for job, claims in wanted:
@@ -234,26 +338,62 @@ class Pipeline:
                 classify_request(stage, words, history, job.selection.entries, window, texts) for window in job.windows
             )
         answers = iter(self.backend.classify(stage, requests))
-        result = []
+        result: list[list[list[Row]]] = []
         for job, claims in wanted:
             by_window = [next(answers) for _ in job.windows]
             result.append([[w[i] for w in by_window] for i in range(len(claims))])
+        self._settle_near_ties(stage, wanted, result)
         return result
 
+    def _settle_near_ties(
+        self, stage: str, wanted: Sequence[tuple[_Job, list[int]]], rows: list[list[list[Row]]]
+    ) -> None:
+        """Replace rows that a different batch could turn into a different label by ones computed alone.
+
+        Args:
+            rows: [jobs][claims][windows], as `_classify` has found them; changed in place.
+        """
+        if (margin := self.backend.tie_margin) <= 0:
+            return
+        words = self.backend.label_words(stage)
+        requests: list[ClassifyRequest] = []
+        places: list[tuple[list[Row], int]] = []
+        for (job, claims), of_claims in zip(wanted, rows, strict=True):
+            for number, by_window in zip(claims, of_claims, strict=True):
+                if any(isinstance(row, Said | Unanswered) for row in by_window):
+                    continue  # nothing to settle where there are no probabilities
+                probabilities, *_ = _distributions(by_window, 0)
+                if stage == "verify":
+                    undecided = undecided_verify([p[0] for p in probabilities], margin)
+                elif job.p_verified[number] < 0.5:
+                    undecided = undecided_categorise(probabilities, margin)
+                else:
+                    undecided = []  # --full-probs: the label is VERIFIED already
+                if undecided:
+                    job.recomputed.add(number)
+                history = self._evidence_history(job) if undecided else []
+                for at in undecided:
+                    requests.append(
+                        classify_request(
+                            stage, words, history, job.selection.entries, job.windows[at], [job.claims[number]]
+                        )
+                    )
+                    places.append((by_window, at))
+        for (by_window, at), answer in zip(places, self.backend.classify_alone(stage, requests), strict=True):
+            by_window[at] = answer[0]
+
     def _evidence_history(self, job: _Job) -> list[Utterance]:
-        if self.config.context == "none":
-            return []
-        limits = RECENT if self.config.context == "recent" else None
-        return recent_history(job.history, limits, self.backend.tail, self.backend.count)
+        """What verify and categorise are shown of the talk; measured once a turn, since it may be long."""
+        if job.shown is None:
+            limits = {"none": HistoryLimits(0, 0), "recent": RECENT, "full": None}[self.config.context]
+            job.shown = recent_history(job.history, limits, self.backend.tail, self.backend.count)
+        return job.shown
 
     def _result(self, job: _Job) -> TurnResult:
         if job.status is TurnStatus.UNREFERENCED:
             claims = tuple(ClaimResult(text, None, {}) for text in job.claims)
         else:
-            claims = tuple(
-                ClaimResult(text, claim_label(p, q), claim_probs(p, q), evidence=best(found))
-                for text, p, q, found in zip(job.claims, job.p_verified, job.q, job.evidence, strict=True)
-            )
+            claims = tuple(self._claim(job, number) for number in range(len(job.claims)))
         return TurnResult(
             index=job.index,
             status=job.status,
@@ -264,7 +404,18 @@ class Pipeline:
             chunks=job.chunks,
             omitted_memory=job.selection.omitted,
             memory=tuple((e.turn, e.claim) for e in job.selection.entries),
+            unscored=job.unscored,
+            recomputed=len(job.recomputed),
         )
+
+    def _claim(self, job: _Job, number: int) -> ClaimResult:
+        reason = job.reasons[number]
+        if reason is not None:
+            return ClaimResult(job.claims[number], None, {}, unscored=reason)
+        p, q = job.p_verified[number], job.q[number]
+        # A label that was only said has no probabilities, and 1 and 0 would be made up.
+        probs = {} if job.said[number] else claim_probs(p, q)
+        return ClaimResult(job.claims[number], claim_label(p, q), probs, evidence=best(job.evidence[number]))
 
     def _remember(self, job: _Job, result: TurnResult, store: KnowledgeStore, conversation_id: str) -> None:
         if job.stored_unchecked:

@@ -7,6 +7,7 @@ file equals an uninterrupted run's.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -72,19 +73,23 @@ class OutputFile:
     def __init__(self, path: Path, run: dict[str, Any], largest_shard: int, resume: bool) -> None:
         self.path = path
         self.kept_ids: list[str] = []
-        existed = path.exists()
+        self._end = 0  # where the last whole shard ends
+        # os.path's functions say no where pathlib's raise, such as for a name that is too long.
+        self._made = not os.path.exists(path)
+        if not (self._made or os.path.isfile(path) or os.path.isdir(path)):
+            raise VistaError(f"{path}: is no regular file; results are resumed from what is in it")
         try:
             # "x", not "w": a file that another run has just made must not be emptied before the lock is asked for.
-            self._stream: BinaryIO = open(path, "r+b" if existed else "x+b")  # noqa: SIM115 - closed by `close`
+            self._stream: BinaryIO = open(path, "x+b" if self._made else "r+b")  # noqa: SIM115 - closed by `close`
         except OSError as error:
             raise VistaError(f"{path}: cannot be written: {error.strerror}") from error
         try:
             self._lock()
-            if existed and path.stat().st_size and not resume:
+            if not self._made and path.stat().st_size and not resume:
                 raise VistaError(f"{path}: exists; add --resume to go on with it, or choose another file")
             self._keep(run, largest_shard)
         except BaseException:
-            self._stream.close()
+            self._stream.close()  # and nothing else: the file may be another run's
             raise
 
     def _lock(self) -> None:
@@ -116,8 +121,8 @@ class OutputFile:
             self.kept_ids.append(conversation_id)
         kept = whole_shards(len(ends), largest_shard)
         del self.kept_ids[kept:]
-        self._stream.truncate(ends[kept - 1] if kept else 0)
-        self._stream.seek(0, os.SEEK_END)
+        self._end = ends[kept - 1] if kept else 0
+        self._stream.truncate(self._end)
 
     def append(self, lines: Iterable[str]) -> None:
         """Write a shard's lines and wait until they are on disk.
@@ -125,17 +130,28 @@ class OutputFile:
         Raises:
             VistaError: the disk is full or fails; whole shards stay as they are.
         """
+        data = "".join(line + "\n" for line in lines).encode("utf-8")
+        descriptor = self._stream.fileno()
+        written = 0
         try:
-            self._stream.write("".join(line + "\n" for line in lines).encode("utf-8"))
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
+            # Past the stream's buffer, which would keep what a full disk refused and write it later.
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], self._end + written)
+            os.fsync(descriptor)
         except OSError as error:
-            raise VistaError(f"{self.path}: {error.strerror}; finished shards are kept, go on with --resume") from error
+            with suppress(OSError):
+                os.ftruncate(descriptor, self._end)
+            room = " once there is room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            raise VistaError(
+                f"{self.path}: {error.strerror}; finished shards are kept, go on with --resume{room}"
+            ) from error
+        self._end += len(data)
 
     def close(self) -> None:
-        """Release the file."""
-        with suppress(OSError):  # a full disk was reported by `append`
-            self._stream.close()
+        """Release the file; one that this run made and wrote nothing to is taken away again."""
+        if self._made and not self._end:
+            self.path.unlink(missing_ok=True)
+        self._stream.close()
 
     def __enter__(self) -> OutputFile:
         return self
@@ -145,11 +161,12 @@ class OutputFile:
 
 
 @contextmanager
-def stop_between_shards() -> Iterator[Callable[[], bool]]:
+def stop_between_shards(on_stop: Callable[[], None] | None = None) -> Iterator[Callable[[], bool]]:
     """Ctrl-C or SIGTERM ends the run after the current shard; a second Ctrl-C at once.
 
     Yields a function that says whether a stop was asked for. Outside the main thread, where Python
-    allows no signal handlers, it always says no.
+    allows no signal handlers, it always says no. `on_stop` is called once, in the signal handler,
+    when a stop is asked for.
     """
     asked = False
 
@@ -157,6 +174,8 @@ def stop_between_shards() -> Iterator[Callable[[], bool]]:
         nonlocal asked
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if on_stop and not asked:
+            on_stop()
         asked = True
 
     if threading.current_thread() is not threading.main_thread():
@@ -176,8 +195,13 @@ def score_to_file(
     output: OutputFile,
     run: dict[str, Any],
     on_results: Callable[[list[ConversationResult]], None] | None = None,
+    on_stop: Callable[[], None] | None = None,
 ) -> bool:
     """Score everything that `output` doesn't hold yet.
+
+    Args:
+        on_results: called with each shard's results, once they are on disk.
+        on_stop: called in the signal handler when a stop is asked for; the shard is still finished.
 
     Returns:
         True if the input was finished, False if a stop was asked for.
@@ -194,7 +218,7 @@ def score_to_file(
                 "resume needs the same input",
                 str(output.path),
             )
-    with stop_between_shards() as stop_asked:
+    with stop_between_shards(on_stop) as stop_asked:
         # Shard sizes continue where the kept ones end, so that batches equal an uninterrupted run's.
         done = 0
         for size in shard_sizes(pipeline.config.shard_size):

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from vista_local.labels import Label
+
+if TYPE_CHECKING:
+    import pandas
+    from datasets import Dataset
 
 SCHEMA = "vista-local/1"
 
@@ -77,11 +81,22 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Corrected:
+    """What a reviewer did to a claim, and the text and label that it had before (`None` for an added one)."""
+
+    action: Literal["label", "edit", "split", "add"]
+    text: str | None = None
+    label: Label | None = None
+
+
+@dataclass(frozen=True)
 class ClaimResult:
     """A labelled claim. Exactly one of `label` and `unscored` is set.
 
     `probs` maps label names to probabilities: {VERIFIED, UNVERIFIABLE} where categorise was not
-    run on the claim, the five labels where it was.
+    run on the claim, the five labels where it was; empty without a label, and where the label was
+    only said (a prompted teacher). `corrected` is set where a reviewer changed the
+    claim; `probs` then still are the model's.
     """
 
     text: str
@@ -89,11 +104,16 @@ class ClaimResult:
     probs: dict[str, float] = field(default_factory=dict)
     unscored: str | None = None
     evidence: tuple[Evidence, ...] = ()
+    corrected: Corrected | None = None
 
 
 @dataclass(frozen=True)
 class TurnResult:
-    """All that is known of one assistant turn; `index` is its position in the input's turns."""
+    """All that is known of one assistant turn; `index` is its position in the input's turns.
+
+    `recomputed` counts claims that were near-ties and were labelled again, each alone. `reviewed`
+    says that a person has corrected the turn's claims or found them right.
+    """
 
     index: int
     status: TurnStatus
@@ -105,16 +125,39 @@ class TurnResult:
     omitted_memory: int = 0
     memory: tuple[tuple[int, int], ...] = ()
     unscored: str | None = None
+    recomputed: int = 0
+    reviewed: bool = False
 
 
 @dataclass(frozen=True)
 class ConversationResult:
-    """The assistant turns of one conversation, in order; `conversation` is what was scored, where kept."""
+    """The assistant turns of one conversation, in order; `conversation` is what was scored, where kept.
+
+    `error` says why the conversation could not be scored; its turns are then unscored.
+    """
 
     id: str
     turns: tuple[TurnResult, ...]
     error: str | None = None
     conversation: Conversation | None = None
+
+    def _repr_html_(self) -> str:
+        """The conversation with its claims, in a notebook."""
+        from vista_local.notebook import conversation_html
+
+        return conversation_html(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row for each claim; see `notebook.Results.to_pandas`."""
+        from vista_local.notebook import Results
+
+        return Results([self]).to_pandas()
+
+    def to_dataset(self) -> Dataset:
+        """One row for each claim; see `notebook.Results.to_dataset`."""
+        from vista_local.notebook import Results
+
+        return Results([self]).to_dataset()
 
 
 def as_passages(reference: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -97,8 +97,8 @@ class Totals:
 
     Turns are in exactly one of `scored_turns`, `unreferenced_turns` and `unscored_turns`. Claims and
     labels are those of scored and unscored turns: the claims of a turn that failed half way stay in
-    the denominator. `windows`, `chunks`, `unsupported_extractions` and `omitted_memory` (store
-    entries left out of prompts) describe work done and are summed over all turns.
+    the denominator. `windows`, `chunks`, `unsupported_extractions`, `omitted_memory` (store entries
+    left out of prompts) and `recomputed` (near-ties) describe work done and are summed over all turns.
     """
 
     scored_turns: int = 0
@@ -112,6 +112,7 @@ class Totals:
     chunks: int = 0
     unsupported_extractions: int = 0
     omitted_memory: int = 0
+    recomputed: int = 0
 
     @classmethod
     def of_turn(cls, turn: TurnResult, score: TurnScore) -> Totals:
@@ -130,6 +131,7 @@ class Totals:
             chunks=turn.chunks,
             unsupported_extractions=len(turn.unsupported_extraction),
             omitted_memory=turn.omitted_memory,
+            recomputed=turn.recomputed,
         )
 
     @classmethod
@@ -153,6 +155,7 @@ class Totals:
             chunks=self.chunks + other.chunks,
             unsupported_extractions=self.unsupported_extractions + other.unsupported_extractions,
             omitted_memory=self.omitted_memory + other.omitted_memory,
+            recomputed=self.recomputed + other.recomputed,
         )
 
     @property

@@ -27,9 +27,9 @@ def render(result: ConversationResult) -> Text:
     """
     text = Text()
     score = score_conversation(result)
-    text.append(f"{_safe(result.id)}  VISTA score {_ratio(score.vista_score)}\n", style="bold")
+    text.append(f"{printable(result.id)}  VISTA score {ratio(score.vista_score)}\n", style="bold")
     if result.error is not None:
-        text.append(f"not scored: {_safe(result.error)}\n", style="bold red")
+        text.append(f"not scored: {printable(result.error)}\n", style="bold red")
     turns = {t.index: t for t in result.turns}
     if result.conversation is None:
         for turn in result.turns:
@@ -39,7 +39,7 @@ def render(result: ConversationResult) -> Text:
     for index, said in enumerate(result.conversation.turns):
         speaker = "User" if said.role is Role.USER else "Assistant"
         text.append(f"\n{speaker}: ", style="bold")
-        text.append(_safe(said.text) + "\n")
+        text.append(printable(said.text) + "\n")
         if index in turns:
             _add_turn(text, turns[index], result)
     return text
@@ -49,23 +49,23 @@ def _add_turn(text: Text, turn: TurnResult, result: ConversationResult) -> None:
     if turn.status is TurnStatus.UNREFERENCED:
         text.append("   (unreferenced: not scored)\n", style="dim")
     if turn.unscored is not None:
-        text.append(f"   (unscored: {_safe(turn.unscored)})\n", style="bold red")
+        text.append(f"   (unscored: {printable(turn.unscored)})\n", style="bold red")
     for claim in turn.claims:
         _add_claim(text, claim, turn, result)
     for extracted in turn.unsupported_extraction:
-        text.append(f"   ?  {_safe(extracted)}  (not in the turn: kept apart)\n", style="dim")
+        text.append(f"   ?  {printable(extracted)}  (not in the turn: kept apart)\n", style="dim")
     for note in turn.notes:
-        text.append(f"      note: {_safe(note)}\n", style="dim")
+        text.append(f"      note: {printable(note)}\n", style="dim")
 
 
 def _add_claim(text: Text, claim: ClaimResult, turn: TurnResult, result: ConversationResult) -> None:
     if claim.label is None:
         reason = claim.unscored or "not labelled"
-        text.append(f"   -  {_safe(claim.text)}  ({_safe(reason)})\n", style="dim")
+        text.append(f"   -  {printable(claim.text)}  ({printable(reason)})\n", style="dim")
         return
     share = claim.probs.get(claim.label.value)
     sure = "" if share is None else f"  {100 * share:.0f} %"
-    text.append(f"   {claim.label.letter}  {_safe(claim.text)}", style=STYLE[claim.label])
+    text.append(f"   {claim.label.letter}  {printable(claim.text)}", style=STYLE[claim.label])
     text.append(f"  {claim.label.value}{sure}\n", style="dim")
     for piece in claim.evidence[:1]:
         text.append(f"      {_evidence(piece, turn, result)}\n", style="dim")
@@ -94,13 +94,14 @@ def _sentence(conversation: Conversation | None, turn: int, number: int | None) 
 
 
 def _quoted(text: str | None) -> str:
-    return "" if text is None else f": {_safe(text)}"
+    return "" if text is None else f": {printable(text)}"
 
 
-def _ratio(value: float | None) -> str:
+def ratio(value: float | None) -> str:
+    """A ratio in per cent, "-" where it has no value."""
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
-def _safe(text: str) -> str:
+def printable(text: str) -> str:
     """Escapes instead of control and direction characters, line breaks and tabs apart."""
     return "".join(c if c in "\n\t" or c.isprintable() or c == "\u00a0" else f"\\u{ord(c):04x}" for c in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,40 @@ def combine_categorise(windows: Sequence[Sequence[float]]) -> list[float]:
     total = sum(mean)
     # All mass on CONTRADICTED in every window without reaching the threshold can't happen (< 0.6 each).
     return [m / total for m in mean]
+
+
+def _near(p: float, threshold: float, margin: float) -> bool:
+    """Whether two probabilities differ by less than `margin` in log-odds."""
+    if not 0 < p < 1:
+        return False
+    return abs(math.log(p / (1 - p)) - math.log(threshold / (1 - threshold))) < margin
+
+
+def _top_two_near(weights: Sequence[float], margin: float) -> bool:
+    """Whether the largest weight leads the second by less than `margin` in log."""
+    second, first = sorted(weights)[-2:]
+    return second > 0 and math.log(first / second) < margin
+
+
+def undecided_verify(windows: Sequence[float], margin: float) -> list[int]:
+    """Windows of a claim whose p_v is so close to 0.5 that another batch could change the label.
+
+    None where another window is VERIFIED beyond doubt: the largest counts.
+    """
+    near = [i for i, p in enumerate(windows) if _near(p, 0.5, margin)]
+    return [] if any(p >= 0.5 and i not in near for i, p in enumerate(windows)) else near
+
+
+def undecided_categorise(windows: Sequence[Sequence[float]], margin: float) -> list[int]:
+    """Windows of a claim (all or none) whose distributions are a near-tie under `combine_categorise`."""
+    everything = list(range(len(windows)))
+    if len(windows) == 1:
+        return everything if _top_two_near(windows[0], margin) else []
+    contradicted = [q[UNVERIFIABLE_LABELS.index(Label.CONTRADICTED)] for q in windows]
+    near = [i for i, q in enumerate(contradicted) if _near(q, WINDOW_CONTRADICTION, margin)]
+    if any(q >= WINDOW_CONTRADICTION and i not in near for i, q in enumerate(contradicted)):
+        return []
+    return everything if near or _top_two_near(combine_categorise(windows), margin) else []
 
 
 def claim_label(p_verified: float, q: Sequence[float] | None) -> Label:

@@ -57,6 +57,15 @@ class ScriptedBackend:
             for r in requests
         ]
 
+    @property
+    def tie_margin(self) -> float:
+        """None: an answer depends on its request alone."""
+        return 0.0
+
+    def classify_alone(self, stage: str, requests: Sequence[ClassifyRequest]) -> list[list[list[float]]]:
+        """See `Backend`."""
+        return self.classify(stage, requests)
+
     def count(self, text: str) -> int:
         """Words of a text."""
         return len(text.split())

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteria, StoppingCriteriaList
 
-from vista_local.adapters import STAGES, AdapterManifest, base_sha256, read_manifest
-from vista_local.backends.base import Generation
+from vista_local.adapters import STAGES, AdapterManifest, base_sha256, read_manifest, refuse_remote_code
+from vista_local.backends.base import Generation, Unanswered
 from vista_local.backends.device import native_dtype, pick_device
+from vista_local.backends.exact import in_fp32
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.claims import repeats_earlier_line
 from vista_local.errors import VistaError
@@ -24,8 +27,13 @@ from vista_local.packing import PackedSequence, collate, pack, split_branches
 from vista_local.prompts import PROMPT_VERSION, Prompt
 from vista_local.stages import ClassifyRequest
 
-#: Most rows that are decoded together: the KV cache of a row is 46 KB a token on the default base.
-GENERATE_ROWS = 32
+#: Most rows and padded tokens that are decoded together: the KV cache of a row is 46 KB a token on the
+#: default base. Not the user's token budget, so that a turn's claims don't depend on it.
+GENERATE_ROWS, GENERATE_TOKENS = 32, 4096
+
+#: How far an answer of a batch may lie from the one computed alone in fp32, in log-odds before
+#: calibration. Measured on the default model: 0.00002 in fp32, 0.046 in bf16.
+TIE_MARGINS = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 
 
 class _ClaimLoopStop(StoppingCriteria):
@@ -53,6 +61,20 @@ class _ClaimLoopStop(StoppingCriteria):
                 if repeats_earlier_line(text):
                     self.done[row], self.cut[row] = True, "repeat"
         return torch.tensor(self.done, dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
+
+
+#: What transformers, PEFT and safetensors raise for files that are damaged, missing or of another model.
+_LOAD_FAULTS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError, SafetensorError)
+
+
+def _first_line(error: BaseException) -> str:
+    """An error's first line, for a message; libraries write paragraphs."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
+def _too_long(tokens: int, room: int) -> str:
+    return f"a prompt of {tokens} tokens with its answer does not fit this base's {room}; nothing is cut"
 
 
 class TransformersBackend:
@@ -90,8 +112,12 @@ class TransformersBackend:
         self.adapters_folder = Path(adapters)
         self.manifests = {stage: read_manifest(self.adapters_folder / stage) for stage in stages}
         self.base_hash = base_sha256(base)
+        refuse_remote_code(base)
         self._check_manifests(adapters)
-        self.tokenizer = AutoTokenizer.from_pretrained(str(base), local_files_only=True)
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(str(base), local_files_only=True, trust_remote_code=False)
+        except _LOAD_FAULTS as error:
+            raise VistaError(f"{base}: the tokenizer can't be read: {_first_line(error)}") from error
         self.encoder = ChatEncoder(self.tokenizer)
         self._label_ids = {
             stage: self.encoder.label_ids(list(m.label_words.values()))
@@ -122,16 +148,24 @@ class TransformersBackend:
     def _load(self, base: str, adapters: Path) -> Any:
         from peft import PeftModel
 
-        model = AutoModelForCausalLM.from_pretrained(
-            base, dtype=self.dtype, use_safetensors=True, attn_implementation="sdpa", local_files_only=True
-        )
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                base,
+                dtype=self.dtype,
+                use_safetensors=True,
+                attn_implementation="sdpa",
+                local_files_only=True,
+                trust_remote_code=False,  # unset, transformers would ask on the terminal
+            )
+        except _LOAD_FAULTS as error:
+            raise VistaError(f"{base}: the base model can't be read: {_first_line(error)}") from error
         try:
             first, *others = self.manifests
             peft_model = PeftModel.from_pretrained(model, str(adapters / first), adapter_name=first)
             for stage in others:
                 peft_model.load_adapter(str(adapters / stage), adapter_name=stage)
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise VistaError(f"{adapters}: the adapters don't fit this base: {error}") from error
+        except _LOAD_FAULTS as error:
+            raise VistaError(f"{adapters}: the adapters don't fit this base: {_first_line(error)}") from error
         return peft_model.to(self.device).eval()
 
     @property
@@ -141,7 +175,7 @@ class TransformersBackend:
 
     @property
     def chunk_tokens(self) -> int:
-        """Longest turn that decompose was trained on in one piece."""
+        """Longest turn that is decomposed in one piece, by decompose's manifest."""
         return self.manifests["decompose"].chunk_tokens
 
     def manifest(self, stage: str) -> AdapterManifest:
@@ -168,32 +202,53 @@ class TransformersBackend:
             "base_sha256": self.base_hash,
             "adapters": {stage: m.adapter_sha256 for stage, m in self.manifests.items()},
             "prompt_version": PROMPT_VERSION,
+            # Not part of the weights' hashes, and labels and claims depend on them.
+            "calibration": {s: asdict(m.calibration) for s, m in self.manifests.items() if s in STAGE_LABELS},
+            "limits": {
+                s: m.max_reference_tokens if s in STAGE_LABELS else m.chunk_tokens for s, m in self.manifests.items()
+            },
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": self.device.type,
             "token_budget": self.token_budget,
+            "tie_margin": self.tie_margin,
             "software": {n: importlib.metadata.version(n) for n in ("torch", "transformers", "peft", "vista-local")},
         }
 
-    def _batches(self, lengths: Sequence[int], rows: int | None = None) -> list[list[int]]:
-        """Indices grouped by like length within the token budget, longest first."""
+    @property
+    def tie_margin(self) -> float:
+        """See `Backend`; a temperature under 1 widens differences, so the margin widens with it."""
+        temperatures = [m.calibration.temperature for s, m in self.manifests.items() if s in STAGE_LABELS]
+        return TIE_MARGINS[self.dtype] / min([1.0, *temperatures])
+
+    def _batches(self, lengths: Sequence[int], rows: int | None = None, tokens: int | None = None) -> list[list[int]]:
+        """Indices grouped by like length within `tokens` (default the token budget), longest first."""
+        budget = tokens or self.token_budget
         batches: list[list[int]] = []
         for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-            full = not batches or lengths[batches[-1][0]] * (len(batches[-1]) + 1) > self.token_budget
+            full = not batches or lengths[batches[-1][0]] * (len(batches[-1]) + 1) > budget
             if full or (rows is not None and len(batches[-1]) >= rows):
                 batches.append([])
             batches[-1].append(i)
         return batches
 
     @torch.inference_mode()
-    def classify(self, stage: str, requests: Sequence[ClassifyRequest]) -> list[list[list[float]]]:
-        """Calibrated log-probabilities [requests][branches][labels]; see `Backend`."""
+    def classify(self, stage: str, requests: Sequence[ClassifyRequest]) -> list[list[list[float] | Unanswered]]:
+        """Calibrated log-probabilities [requests][branches][labels]; see `Backend`.
+
+        A branch that with its prefix is longer than the base can read is unanswered.
+        """
         sequences: list[PackedSequence] = []
         owners: list[int] = []
+        results: list[list[list[float] | Unanswered]] = []
+        room = self.model.config.max_position_embeddings
         for number, request in enumerate(requests):
             prefix = self.encoder.prefix(request.prefix)
             branches = [self.encoder.branch(b) for b in request.branches]
+            lengths = [len(prefix) + len(b) for b in branches]
+            results.append([Unanswered(_too_long(n, room)) if n > room else [] for n in lengths])
+            fitting = [b for b, n in zip(branches, lengths, strict=True) if n <= room]
             # The mask grows with the square of a sequence: a turn of hundreds of claims is packed in parts.
-            for part in split_branches(len(prefix), branches, self.token_budget):
+            for part in split_branches(len(prefix), fitting, self.token_budget):
                 sequences.append(pack(prefix, part))
                 owners.append(number)
         rows_of: list[list[list[float]]] = [[] for _ in sequences]
@@ -203,17 +258,34 @@ class TransformersBackend:
             for i in batch:
                 taken = len(sequences[i].read_at)
                 rows_of[i], rows = rows[:taken], rows[taken:]
-        results: list[list[list[float]]] = [[] for _ in requests]
+        answers: list[list[list[float]]] = [[] for _ in requests]
         for owner, answer in zip(owners, rows_of, strict=True):
-            results[owner].extend(answer)
+            answers[owner].extend(answer)
+        for row, found in zip(results, map(iter, answers), strict=True):
+            row[:] = [r if isinstance(r, Unanswered) else next(found) for r in row]
         return results
 
-    def _label_logits(self, stage: str, sequences: Sequence[PackedSequence]) -> torch.Tensor:
-        """Calibrated log-probabilities [all branches, labels] of one batch."""
-        limit = self.model.config.max_position_embeddings
-        batch = collate(sequences, self.tokenizer.pad_token_id or 0, self.dtype)
-        if int(batch.position_ids.max()) >= limit:
-            raise VistaError(f"a prompt of {int(batch.position_ids.max()) + 1} tokens does not fit this base's {limit}")
+    @torch.no_grad()
+    def classify_alone(self, stage: str, requests: Sequence[ClassifyRequest]) -> list[list[list[float]]]:
+        """As `classify`, each claim in fp32 in a batch and a sequence of its own; see `Backend`."""
+        if not requests:
+            return []
+        self.model.set_adapter(stage)
+        with in_fp32(self.model):
+            return [
+                [self._label_logits(stage, [s], torch.float32)[0].tolist() for s in self._one_by_one(request)]
+                for request in requests
+            ]
+
+    def _one_by_one(self, request: ClassifyRequest) -> list[PackedSequence]:
+        prefix = self.encoder.prefix(request.prefix)
+        return [pack(prefix, [self.encoder.branch(b)]) for b in request.branches]
+
+    def _label_logits(
+        self, stage: str, sequences: Sequence[PackedSequence], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Calibrated log-probabilities [all branches, labels] of one batch; `dtype` is that of attention scores."""
+        batch = collate(sequences, self.tokenizer.pad_token_id or 0, dtype or self.dtype)
         self.tokens_computed[stage] += sum(len(s) for s in sequences)
         causal_lm = self.model.get_base_model()
         hidden = causal_lm.model(
@@ -235,21 +307,20 @@ class TransformersBackend:
 
     @torch.inference_mode()
     def generate(self, stage: str, prompts: Sequence[Prompt]) -> list[Generation]:
-        """Greedy answers, guarded against loops; see `Backend`."""
+        """Greedy answers, guarded against loops; see `Backend`. A prompt that is too long has no answer."""
         encoded = [self.encoder.whole(p) for p in prompts]
         # A claim list is rarely longer than twice its turn; 48 covers turns of a few words.
         limits = [48 + 2 * self.encoder.count(p.user.rsplit("Reply:", 1)[-1]) for p in prompts]
         room = self.model.config.max_position_embeddings
-        for ids, limit in zip(encoded, limits, strict=True):
-            if len(ids) + limit > room:
-                raise VistaError(f"a prompt of {len(ids)} tokens (answer: {limit}) does not fit this base's {room}")
-        results: list[Generation | None] = [None] * len(prompts)
+        lengths = [len(ids) + limit for ids, limit in zip(encoded, limits, strict=True)]
+        results = {i: Generation("", unscored=_too_long(n, room)) for i, n in enumerate(lengths) if n > room}
+        fitting = [i for i in range(len(prompts)) if i not in results]
         self.model.set_adapter(stage)
-        for batch in self._batches([len(e) + n for e, n in zip(encoded, limits, strict=True)], GENERATE_ROWS):
-            answers = self._generate_batch(stage, [encoded[i] for i in batch], [limits[i] for i in batch])
-            for i, answer in zip(batch, answers, strict=True):
-                results[i] = answer
-        return [r for r in results if r is not None]
+        for batch in self._batches([lengths[i] for i in fitting], GENERATE_ROWS, GENERATE_TOKENS):
+            rows = [fitting[i] for i in batch]
+            answers = self._generate_batch(stage, [encoded[i] for i in rows], [limits[i] for i in rows])
+            results.update(zip(rows, answers, strict=True))
+        return [results[i] for i in range(len(prompts))]
 
     def _generate_batch(self, stage: str, prompts: Sequence[list[int]], limits: Sequence[int]) -> list[Generation]:
         longest = max(len(p) for p in prompts)

@@ -1,0 +1,524 @@
+"""Calls to an endpoint that misbehaves: tried again, kept within limits, cached, or ended with one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_endpoint import KEY, FakeEndpoint, Handler, completion, serving, stage_of
+
+from vista_local import endpoint as endpoint_module
+from vista_local.answer_cache import AnswerCache, request_key
+from vista_local.backends.base import Said, Unanswered
+from vista_local.backends.openai_backend import OpenAIBackend, label_log_probs
+from vista_local.endpoint import Endpoint, EndpointError, Reply, most_tokens
+from vista_local.errors import VistaError
+from vista_local.fewshot import stage_messages
+from vista_local.limits import Budget, BudgetError, RateLimiter, Stop
+from vista_local.prompts import Prompt
+from vista_local.stages import ClassifyRequest
+from vista_local.teacher import TeacherConfig
+
+VERIFY = stage_messages("verify", "Reference:\nIt was built in 1931.\n\nClaim: It was built in 1931.")
+REQUEST = ClassifyRequest(
+    Prompt("", "Reference:\nThe mill is old.\n\nClaim:"), ("The mill is old.", "The mill burned.")
+)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
+    """A server that behaves; waiting between tries is short."""
+    monkeypatch.setattr(endpoint_module, "FIRST_WAIT", 0.01)
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def connect(server: FakeEndpoint) -> Iterator[Any]:
+    """Makes an `Endpoint` on the server with the given settings."""
+    made: list[Endpoint] = []
+
+    def make(cache: AnswerCache | None = None, max_cost: float | None = None, **settings: Any) -> Endpoint:
+        config = TeacherConfig(**({"base_url": server.url, "model": "scripted", "timeout": 20} | settings))
+        made.append(Endpoint(config, cache, Budget(max_cost)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def fails_first(times: int, failure: Any) -> Any:
+    """A script: the first requests fail by `failure(handler)`, the others are answered as usual."""
+
+    def script(number: int, body: dict[str, Any], handler: Handler) -> bool:
+        if number < times:
+            failure(handler)
+            return True
+        return False
+
+    return script
+
+
+FAILURES: dict[str, Any] = {
+    "429": lambda h: h.send(429, {"error": {"message": "slow down"}}),
+    "500": lambda h: h.send(500, {"error": {"message": "oops"}}),
+    "503 in HTML": lambda h: h.send(503, "<html>busy</html>", kind="text/html"),
+    "garbage that claims to be JSON": lambda h: h.send(200, "%%% garbage"),
+    "a web page": lambda h: h.send(200, "<html>hello</html>", kind="text/html"),
+    "JSON without choices": lambda h: h.send(200, {"error": {"message": "upstream"}}),
+    "a list": lambda h: h.send(200, [1, 2]),
+    "choices of nothing": lambda h: h.send(200, completion("x") | {"choices": [{"message": None}]}),
+    "content of a wrong type": lambda h: h.send(200, completion("x") | {"choices": [{"message": {"content": 3}}]}),
+    "half a response": lambda h: h.send_half(),
+    "a hang": lambda h: time.sleep(1.5),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
+def test_a_passing_failure_is_tried_again(server: FakeEndpoint, connect: Any, failure: Any) -> None:
+    server.script = fails_first(2, failure)
+    endpoint = connect(timeout=0.5)
+    assert endpoint.complete("verify", VERIFY).text == "VERIFIED"
+    assert server.calls == 3
+    assert (endpoint.usage.calls, endpoint.usage.retries) == (1, 2)
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
+def test_a_failure_that_stays_ends_with_one_sentence(server: FakeEndpoint, connect: Any, failure: Any) -> None:
+    server.script = fails_first(99, failure)
+    endpoint = connect(timeout=0.3, max_retries=1)
+    with pytest.raises(EndpointError, match=r"http://127.0.0.1:\d+/v1: .*\(2 times\)"):
+        endpoint.complete("verify", VERIFY)
+    assert server.calls == 2
+
+
+def test_retry_after_is_honoured_by_every_call(server: FakeEndpoint, connect: Any) -> None:
+    server.script = fails_first(1, lambda h: h.send(429, {"error": {"message": "slow"}}, {"retry-after": "0.8"}))
+    endpoint = connect()
+    endpoint.complete("verify", VERIFY)
+    assert server.times[1] - server.times[0] >= 0.8
+    started = time.monotonic()
+    server.script = fails_first(3, lambda h: h.send(429, {}, {"retry-after-ms": "600"}))
+    first = threading.Thread(target=endpoint.complete, args=("verify", VERIFY))
+    first.start()
+    while server.calls < 3:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    endpoint.complete("verify", VERIFY)  # another call keeps the pause as well
+    first.join()
+    assert time.monotonic() - started >= 0.6
+    assert server.times[3] - server.times[2] >= 0.59
+
+
+def test_retry_after_as_a_date_and_beyond_patience(server: FakeEndpoint, connect: Any) -> None:
+    server.script = fails_first(1, lambda h: h.send(503, {}, {"retry-after": formatdate(time.time() + 2, usegmt=True)}))
+    connect().complete("verify", VERIFY)
+    assert server.times[1] - server.times[0] > 0.5
+    server.script = fails_first(9, lambda h: h.send(429, {"error": {"message": "x"}}, {"retry-after": "86400"}))
+    with pytest.raises(EndpointError, match="86400 seconds"):
+        connect().complete("verify", VERIFY)
+
+
+def test_a_wrong_key_names_the_variable_and_never_the_key(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.key = KEY
+    monkeypatch.setenv("TEACHER_KEY", "sk-wrong-one")
+    with pytest.raises(EndpointError, match="refused the key in TEACHER_KEY") as caught:
+        connect(api_key_env="TEACHER_KEY").complete("verify", VERIFY)
+    assert "sk-wrong-one" not in str(caught.value)
+    assert server.calls == 1
+    monkeypatch.setenv("TEACHER_KEY", KEY)
+    assert connect(api_key_env="TEACHER_KEY").complete("verify", VERIFY).text == "VERIFIED"
+
+
+def test_a_missing_key_names_the_variable_and_sends_nothing(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TEACHER_KEY", raising=False)
+    with pytest.raises(VistaError, match="TEACHER_KEY is not set"):
+        connect(api_key_env="TEACHER_KEY")
+    assert server.calls == 0
+
+
+def test_a_local_endpoint_gets_no_key_of_somebody_else(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret")
+    monkeypatch.setenv("HTTP_PROXY", "http://192.0.2.1:1")
+    connect().complete("verify", VERIFY)
+    assert "secret" not in json.dumps(server.headers)
+
+
+@pytest.mark.parametrize(
+    ("status", "data", "words"),
+    [
+        (404, {"error": {"message": "The model does not exist"}}, "no model 'scripted' here"),
+        (400, {"error": {"message": "Unsupported parameter: temperature"}}, "Unsupported parameter: temperature"),
+        (403, {"error": {"message": "no"}}, "without a key"),
+        (429, {"error": {"message": "pay", "code": "insufficient_quota"}}, "quota"),
+    ],
+)
+def test_what_cannot_pass_is_not_tried_again(
+    server: FakeEndpoint, connect: Any, status: int, data: Any, words: str
+) -> None:
+    server.script = fails_first(99, lambda h: h.send(status, data))
+    with pytest.raises(EndpointError, match=words):
+        connect().complete("verify", VERIFY)
+    assert server.calls == 1
+
+
+def test_an_unknown_model_and_an_unreachable_server(server: FakeEndpoint, connect: Any) -> None:
+    with pytest.raises(EndpointError, match="no model 'gpt-9' here"):
+        connect(model="gpt-9").complete("verify", VERIFY)
+    started = time.monotonic()
+    with pytest.raises(EndpointError, match="can't be reached"):
+        connect(base_url="http://127.0.0.1:9/v1").complete("verify", VERIFY)
+    assert time.monotonic() - started < 5
+
+
+def test_after_the_first_error_no_call_is_sent(server: FakeEndpoint, connect: Any) -> None:
+    endpoint = connect(model="gpt-9")
+    for _ in range(2):
+        with pytest.raises(EndpointError, match="gpt-9"):
+            endpoint.complete("verify", VERIFY)
+    assert server.calls == 1
+
+
+def test_the_request_is_what_the_settings_say(server: FakeEndpoint, connect: Any) -> None:
+    settings = {"temperature": None, "seed": 3, "max_tokens_key": "max_completion_tokens", "logprobs": 4}
+    endpoint = connect(**settings, label_max_tokens=9, extra_body={"reasoning_effort": "low"})
+    endpoint.complete("verify", VERIFY)
+    endpoint.complete("decompose", stage_messages("decompose", "Reply:\nIt is old."))
+    label, claims = server.bodies
+    expected = {"model": "scripted", "messages": VERIFY, "max_completion_tokens": 9, "seed": 3}
+    assert label == expected | {"logprobs": True, "top_logprobs": 4, "reasoning_effort": "low"}
+    assert claims["max_completion_tokens"] == 2048 and "logprobs" not in claims and "temperature" not in claims
+
+
+# ---- cache ----
+
+
+def test_a_cached_answer_makes_no_call_and_every_part_of_the_request_counts(
+    server: FakeEndpoint, connect: Any, tmp_path: Path
+) -> None:
+    cache = AnswerCache(tmp_path / "a.sqlite")
+    first = connect(cache).complete("verify", VERIFY)
+    again = connect(cache)
+    assert again.complete("verify", VERIFY) == first
+    assert (server.calls, again.usage.cached, again.usage.calls) == (1, 1, 0)
+    for change in ({"seed": 1}, {"temperature": 1.0}, {"label_max_tokens": 5}, {"extra_body": {"a": 1}}):
+        connect(cache, **change).complete("verify", VERIFY)
+    connect(cache, base_url=server.url.replace("127.0.0.1", "localhost")).complete("verify", VERIFY)
+    assert server.calls == 6
+
+
+def test_cached_answers_are_equal_with_logprobs(server: FakeEndpoint, connect: Any, tmp_path: Path) -> None:
+    top = [{"token": "VER", "logprob": -0.1, "bytes": None}, {"token": "UN", "logprob": -2.4, "bytes": None}]
+    content = [{"token": "VER", "logprob": -0.1, "bytes": None, "top_logprobs": top}]
+    server.script = lambda n, b, h: h.send(200, completion("VERIFIED", logprobs={"content": content})) or True
+    cache = AnswerCache(tmp_path / "a.sqlite")
+    reply = connect(cache, logprobs=2).complete("verify", VERIFY)
+    assert reply.logprobs == ((("VER", -0.1), ("UN", -2.4)),)
+    assert connect(cache, logprobs=2).complete("verify", VERIFY) == reply
+
+
+def test_the_cache_is_private_and_keeps_no_request(server: FakeEndpoint, connect: Any, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "a.sqlite"
+    connect(AnswerCache(path)).complete("verify", VERIFY)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert b"built in 1931" not in b"".join(f.read_bytes() for f in path.parent.iterdir())
+
+
+def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    path.write_bytes(b"this is no database, and long enough to be taken for none" * 99)
+    with pytest.raises(VistaError, match=r"a\.sqlite: the cache of answers can't be used"):
+        AnswerCache(path)
+    with pytest.raises(VistaError, match="can't be used"):
+        AnswerCache(tmp_path / "a.sqlite" / "below a file")
+
+
+def test_two_processes_may_share_a_cache(tmp_path: Path) -> None:
+    one, two = AnswerCache(tmp_path / "a.sqlite"), AnswerCache(tmp_path / "a.sqlite")
+    keys = [request_key({"n": n}) for n in range(40)]
+    threads = [
+        threading.Thread(target=lambda c, part: [c.put(k, {"text": k}) for k in part], args=(cache, part))
+        for cache, part in ((one, keys[:20]), (two, keys[20:]))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(one.get(k) == two.get(k) == {"text": k} for k in keys)
+    assert sqlite3.connect(tmp_path / "a.sqlite").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+# ---- limits ----
+
+
+class Clock:
+    """Time that passes only by waiting."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+
+def used_in_any_minute(times: list[float], amounts: list[int]) -> int:
+    return max(sum(a for t, a in zip(times, amounts, strict=True) if s <= t < s + 60) for s in times)
+
+
+def test_no_minute_has_more_requests_or_tokens_than_allowed() -> None:
+    clock = Clock()
+    limiter = RateLimiter(5, 1000, clock=clock, sleep=clock.sleep)
+    amounts = [(37 * n) % 400 + 1 for n in range(60)]
+    times = []
+    for amount in amounts:
+        limiter.acquire(amount)
+        times.append(clock.now)
+        clock.now += 0.5
+    assert used_in_any_minute(times, amounts) <= 1000
+    assert used_in_any_minute(times, [1] * 60) <= 5
+    assert clock.now < 60 * 25  # it waits no longer than it must
+
+
+def test_true_tokens_take_the_place_of_estimated_ones() -> None:
+    clock = Clock()
+    limiter = RateLimiter(None, 1000, clock=clock, sleep=clock.sleep)
+    entry = limiter.acquire(1000)
+    limiter.settle(entry, 100)
+    limiter.acquire(900)
+    assert clock.now == 0
+    limiter.acquire(1)
+    assert clock.now >= 60
+
+
+def test_a_call_larger_than_the_cap_goes_alone() -> None:
+    clock = Clock()
+    limiter = RateLimiter(None, 100, clock=clock, sleep=clock.sleep)
+    limiter.acquire(50)
+    limiter.acquire(5000)
+    assert clock.now == 60
+
+
+def test_the_caps_hold_for_real_calls(server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vista_local.limits.WINDOW", 1.5)
+    connect().complete("verify", VERIFY)  # the client's slow first call is no part of the measurement
+    limited = connect(requests_per_minute=4)
+    backend = OpenAIBackend(limited, limited.config)
+    backend.ask("verify", [f"Claim: {n}." for n in range(5)])
+    backend.close()
+    times = sorted(server.times[1:])
+    assert len(times) == 5
+    assert times[4] - times[0] >= 1.0
+
+
+def test_calls_run_side_by_side_up_to_the_set_number(server: FakeEndpoint, connect: Any) -> None:
+    server.delay = 0.1
+    config = TeacherConfig(base_url=server.url, model="scripted", concurrency=3)
+    backend = OpenAIBackend(connect(concurrency=3), config)
+    backend.ask("verify", [f"Claim: {n}." for n in range(9)])
+    backend.close()
+    assert server.most_in_flight == 3
+
+
+def test_waiting_ends_when_the_run_ends() -> None:
+    stop = Stop()
+    limiter = RateLimiter(1, sleep=stop.sleep)
+    limiter.acquire(1)
+    threading.Timer(0.05, stop.set, (VistaError("enough"),)).start()
+    started = time.monotonic()
+    with pytest.raises(VistaError, match="enough"):
+        limiter.acquire(1)
+    assert time.monotonic() - started < 5
+
+
+# ---- money ----
+
+PRICES = {"input": 1000.0, "output": 1000.0}  # 110 tokens a call: 0.11
+
+
+def test_the_budget_is_never_passed_and_stops_before(server: FakeEndpoint, connect: Any) -> None:
+    bound = (most_tokens(VERIFY) + 64) / 1000
+    endpoint = connect(prices=PRICES, max_cost=bound + 0.3)
+    for n in range(3):  # 0.11, 0.22, 0.33: the fourth could cost `bound` and doesn't fit
+        endpoint.complete("verify", stage_messages("verify", f"Claim: {n}."))
+    with pytest.raises(BudgetError, match=r"could be passed: 0\.33"):
+        endpoint.complete("verify", VERIFY)
+    assert server.calls == 3
+    assert endpoint.budget.spent == pytest.approx(0.33)
+
+
+def test_side_by_side_calls_cannot_pass_the_budget_together(server: FakeEndpoint, connect: Any) -> None:
+    server.delay = 0.05
+    bound = (most_tokens(VERIFY) + 64) / 1000
+    endpoint = connect(prices=PRICES, max_cost=bound + 0.5)
+    backend = OpenAIBackend(endpoint, TeacherConfig(base_url=server.url, model="scripted", concurrency=8))
+    with pytest.raises(BudgetError):
+        backend.ask("verify", [f"Claim: {n}." for n in range(40)])
+    backend.close()
+    assert endpoint.budget.spent <= bound + 0.5
+    assert endpoint.budget.spent == pytest.approx(0.11 * server.calls)
+    assert server.calls >= 4
+
+
+def test_an_answer_that_got_lost_counts_as_paid(server: FakeEndpoint, connect: Any) -> None:
+    server.script = fails_first(1, lambda h: h.send_half())
+    endpoint = connect(prices=PRICES, max_cost=1e6)
+    endpoint.complete("verify", VERIFY)
+    assert endpoint.budget.spent == pytest.approx((most_tokens(VERIFY) + 64) / 1000 + 0.11)
+    server.script = fails_first(3, lambda h: h.send(429, {}))
+    endpoint = connect(prices=PRICES, max_cost=1e6)
+    endpoint.complete("verify", VERIFY)
+    assert endpoint.budget.spent == pytest.approx(0.11)  # a refused call costs nothing
+
+
+def test_a_server_without_usage_is_charged_from_above(server: FakeEndpoint, connect: Any) -> None:
+    server.script = lambda n, b, h: h.send(200, completion("VERIFIED") | {"usage": None}) or True
+    endpoint = connect(prices=PRICES)
+    endpoint.complete("verify", VERIFY)
+    assert endpoint.budget.spent >= most_tokens(VERIFY) / 1000
+
+
+def test_a_budget_without_prices_is_refused(connect: Any) -> None:
+    with pytest.raises(VistaError, match=r"prices\.input"):
+        connect(max_cost=1.0)
+
+
+# ---- answers ----
+
+
+@pytest.fixture
+def backend(server: FakeEndpoint, connect: Any) -> Iterator[Any]:
+    """Makes a backend on the server."""
+    made: list[OpenAIBackend] = []
+
+    def make(**settings: Any) -> OpenAIBackend:
+        endpoint = connect(**settings)
+        made.append(OpenAIBackend(endpoint, endpoint.config))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_labels_come_without_made_up_probabilities(backend: Any) -> None:
+    assert backend().classify("verify", [REQUEST, REQUEST]) == [[Said(0), Said(1)]] * 2
+    assert backend().classify("categorise", [REQUEST]) == [[Said(1), Said(1)]]
+    assert backend().classify("verify", []) == []
+
+
+def test_an_unreadable_answer_is_asked_for_once_more_with_the_reason(server: FakeEndpoint, backend: Any) -> None:
+    server.answer = lambda body: "VERIFIED" if len(body["messages"]) % 2 == 0 and len(body["messages"]) > 14 else "Hmm?"
+    assert backend().classify("verify", [ClassifyRequest(REQUEST.prefix, ("The mill is old.",))]) == [[Said(0)]]
+    first, second = server.bodies
+    assert second["messages"][: len(first["messages"])] == first["messages"]
+    assert second["messages"][-2] == {"role": "assistant", "content": "Hmm?"}
+    assert "cannot be used: it does not say which of VERIFIED" in second["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("text", ["", "maybe", "VERIFIED or UNVERIFIABLE", "ignore all that"])
+def test_an_answer_that_stays_unreadable_is_unscored(server: FakeEndpoint, backend: Any, text: str) -> None:
+    server.answer = lambda body: text
+    teacher = backend()
+    ((row, _),) = teacher.classify("verify", [REQUEST])
+    assert isinstance(row, Unanswered) and "asked twice" in row.reason
+    assert server.calls == 4
+    (generation,) = teacher.generate("decompose", [Prompt("", "Reply:\nIt is old.")])
+    assert generation.unscored is not None and "asked twice" in generation.unscored
+
+
+def test_a_refusal_in_prose_is_no_claim(server: FakeEndpoint, backend: Any) -> None:
+    server.answer = lambda body: "I'm sorry, I can't help with that."
+    (generation,) = backend().generate("decompose", [Prompt("", "Reply:\nIt is old.")])
+    assert "neither a list nor the word None" in generation.unscored
+    server.answer = lambda body: "None"
+    (generation,) = backend(seed=1).generate("decompose", [Prompt("", "Reply:\nHi!")])
+    assert generation.unscored is None
+
+
+def test_a_request_that_is_too_long_or_filtered_is_unscored_and_the_run_goes_on(
+    server: FakeEndpoint, backend: Any
+) -> None:
+    def script(number: int, body: dict[str, Any], handler: Handler) -> bool:
+        claim = body["messages"][-1]["content"]
+        if "old" in claim.rpartition("Claim:")[2]:
+            said = "This model's maximum context length is 4096 tokens. However, you requested 9000."
+            handler.send(400, {"error": {"message": said, "code": "context_length_exceeded"}})
+            return True
+        handler.send(200, completion("", finish_reason="content_filter"))
+        return True
+
+    server.script = script
+    ((long, filtered),) = backend().classify("verify", [REQUEST])
+    assert isinstance(long, Unanswered) and "maximum context length is 4096" in long.reason
+    assert isinstance(filtered, Unanswered) and "content filter" in filtered.reason
+    assert server.calls == 2
+
+
+def test_reasoning_in_the_answer_is_not_read(server: FakeEndpoint, backend: Any) -> None:
+    server.answer = lambda body: (
+        "<think>VERIFIED? no.\n- x</think>\n" + ("- It is old." if stage_of(body) == "decompose" else "UNVERIFIABLE")
+    )
+    teacher = backend()
+    assert teacher.classify("verify", [REQUEST]) == [[Said(1), Said(1)]]
+    assert teacher.generate("decompose", [Prompt("", "Reply:\nIt is old.")])[0].text.strip() == "- It is old."
+
+
+def test_an_answer_cut_at_the_limit_says_so(server: FakeEndpoint, backend: Any) -> None:
+    server.script = lambda n, b, h: h.send(200, completion("- One.\n- Tw", finish_reason="length")) or True
+    (generation,) = backend().generate("decompose", [Prompt("", "Reply:\nOne. Two.")])
+    assert (generation.cut, generation.unscored) == ("length", None)
+    server.script = lambda n, b, h: h.send(200, completion("Well, I", finish_reason="length")) or True
+    ((row, _),) = backend().classify("verify", [REQUEST])
+    assert isinstance(row, Unanswered) and "cut at 10 tokens" in row.reason
+
+
+def alternatives(*pairs: tuple[str, float], text: str = "VERIFIED") -> Reply:
+    return Reply(text, logprobs=(tuple((t, math.log(p)) for t, p in pairs),))
+
+
+def test_probabilities_are_read_from_the_first_token() -> None:
+    labels = ("VERIFIED", "UNVERIFIABLE")
+    rows = label_log_probs(alternatives(("VER", 0.6), ("UN", 0.2), (" ver", 0.1), ("The", 0.05)), labels, 0)
+    assert rows is not None
+    assert [math.exp(r) for r in rows] == pytest.approx([0.7 / 0.9, 0.2 / 0.9])
+    # A label that isn't listed can't be likelier than the least listed token.
+    rows = label_log_probs(alternatives(("VER", 0.9), ("Hm", 0.01)), labels, 0)
+    assert rows is not None and math.exp(rows[1]) == pytest.approx(0.01 / 0.91)
+    four = ("CONTRADICTED", "LACKING_EVIDENCE", "OUT_OF_SCOPE", "ABSTENTION")
+    rows = label_log_probs(alternatives(("L", 0.5), ("CON", 0.3), ("OUT", 0.1), ("ABS", 0.1), text="L"), four, 1)
+    assert rows is not None and [round(math.exp(r), 6) for r in rows] == [0.3, 0.5, 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("reply", "chosen"),
+    [
+        (Reply("VERIFIED"), 0),
+        (alternatives(("The", 0.9), ("VER", 0.05)), 0),  # the answer doesn't begin with a label
+        (alternatives(("UN", 0.6), ("VER", 0.4)), 0),  # the likeliest is not what was said
+        (alternatives(("VER", 0.9), text="<think>VER</think>VERIFIED"), 0),
+        (Reply("VERIFIED", logprobs=((),)), 0),
+    ],
+)
+def test_without_trustworthy_alternatives_there_are_no_probabilities(reply: Reply, chosen: int) -> None:
+    assert label_log_probs(reply, ("VERIFIED", "UNVERIFIABLE"), chosen) is None

@@ -1,0 +1,179 @@
+"""What one side of a comparison says of each turn: teacher traces, student results and gold labels in one form.
+
+Read are result lines of `vista-local score` and conversations in the native form with labelled
+`claims`. A conversation may carry both the labels that a teacher gave to somebody else's claims
+(`teacher_labels`, beside `claims`) and the claims that it found itself (`teacher_claims`). Turns are
+named by conversation id and position in the input's turns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from training.trace_form import check_trace
+from vista_local.errors import InputError
+from vista_local.labels import SAFE_LABELS, Label, parse_label
+from vista_local.output import parse_result_line
+from vista_local.schema import SCHEMA, TurnResult, TurnStatus
+
+#: A claim and its label; `None` where it could not be labelled.
+LabelledClaim = tuple[str, Label | None]
+Claims = tuple[LabelledClaim, ...]
+
+
+def strict(claims: Claims) -> bool:
+    """Every claim is VERIFIED (true without claims)."""
+    return all(label is Label.VERIFIED for _, label in claims)
+
+
+def safe(claims: Claims) -> bool:
+    """Every claim is harmless (true without claims)."""
+    return all(label in SAFE_LABELS for _, label in claims)
+
+
+@dataclass(frozen=True)
+class SideTurn:
+    """One turn as one side judged it.
+
+    `own` are the claims that this side found, `given` the labels that it gave to given claims; a
+    file that doesn't tell them apart holds the same in both. `failed` says why the turn has no verdict.
+    """
+
+    own: Claims
+    given: Claims
+    failed: str | None = None
+
+
+@dataclass
+class Side:
+    """One file: its turns by conversation, and what making it took as far as it says."""
+
+    path: str
+    conversations: dict[str, dict[int, SideTurn]] = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def turns(self) -> int:
+        """Number of judged turns."""
+        return sum(map(len, self.conversations.values()))
+
+
+#: Fields of a record's `usage`, as `training.collect` writes them, that are added up.
+USAGE_FIELDS = ("calls", "input_tokens", "output_tokens", "cost", "seconds")
+
+
+def read_side(path: Path, *, gold: bool = False) -> Side:
+    """Read one side's file.
+
+    Args:
+        path: JSON Lines of result lines or conversations.
+        gold: whether the labels under `claims` are wanted even where a teacher's labels stand beside them.
+
+    Raises:
+        InputError: the file can't be read, a line is cut off or of neither form, an id occurs twice, a
+            label is unknown or missing, or traces were made with another prompt version; names the line.
+    """
+    side = Side(str(path))
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    _add(side, line, f"{path}, line {number}", gold)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", str(path)) from error
+    if not side.turns:
+        raise InputError("no turn with labelled claims", str(path))
+    return side
+
+
+def _add(side: Side, line: str, where: str, gold: bool) -> None:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"no JSON (is the line cut off?): {error}", where) from error
+    if not isinstance(record, dict) or "id" not in record:
+        raise InputError("a result line or a conversation with an id is expected", where)
+    identifier = str(record["id"])
+    if identifier in side.conversations:
+        raise InputError(f"conversation {identifier!r} is there twice", where)
+    check_trace(record, where)
+    if record.get("schema") == SCHEMA:
+        result = parse_result_line(line, where)
+        turns = {t.index: _result_turn(t) for t in result.turns if t.status is TurnStatus.SCORED}
+    else:
+        turns = _conversation_turns(record, where, gold)
+    side.conversations[identifier] = turns
+    _add_usage(side.usage, record.get("usage"))
+
+
+def _result_turn(turn: TurnResult) -> SideTurn:
+    claims = tuple((c.text, c.label) for c in turn.claims)
+    return SideTurn(claims, claims, turn.unscored)
+
+
+def _conversation_turns(record: Mapping[str, Any], where: str, gold: bool) -> dict[int, SideTurn]:
+    turns = record.get("turns")
+    if not isinstance(turns, list):
+        raise InputError("a list of turns is expected under 'turns'", where)
+    judged: dict[int, SideTurn] = {}
+    for index, turn in enumerate(turns):
+        at = f"{where}, turn {index + 1}"
+        if not isinstance(turn, dict):
+            raise InputError(f"an object is expected, not {turn!r}", at)
+        if turn.get("claims") is None:
+            continue
+        claims = _claims(turn["claims"], f"{at}, field 'claims'", gold)
+        if gold:
+            judged[index] = SideTurn(claims, claims)
+            continue
+        given, own = claims, claims
+        if "teacher_labels" in turn:
+            given = _relabelled(claims, turn["teacher_labels"], f"{at}, field 'teacher_labels'")
+            own = given
+        if "teacher_claims" in turn:
+            own = _claims(turn["teacher_claims"], f"{at}, field 'teacher_claims'", gold)
+        judged[index] = SideTurn(own, given, turn.get("unscored"))
+    return judged
+
+
+def _label(value: object, at: str, *, needed: bool) -> Label | None:
+    if value is None and not needed:
+        return None
+    if not isinstance(value, str):
+        raise InputError(f"a label is expected, not {value!r}", at)
+    try:
+        return parse_label(value)
+    except ValueError as error:
+        raise InputError(str(error), at) from error
+
+
+def _claims(value: object, at: str, needed: bool) -> Claims:
+    if not isinstance(value, list):
+        raise InputError(f"a list of claims is expected, not {value!r}", at)
+    claims: list[LabelledClaim] = []
+    for number, claim in enumerate(value, 1):
+        here = f"{at}, claim {number}"
+        if not isinstance(claim, dict) or not isinstance(claim.get("claim"), str):
+            raise InputError("an object with 'claim' and 'label' is expected", here)
+        claims.append((claim["claim"], _label(claim.get("label"), here, needed=needed)))
+    return tuple(claims)
+
+
+def _relabelled(claims: Claims, labels: object, at: str) -> Claims:
+    if not isinstance(labels, list) or len(labels) != len(claims):
+        raise InputError(f"a label for each of the {len(claims)} claims is expected, not {labels!r}", at)
+    return tuple((text, _label(label, at, needed=False)) for (text, _), label in zip(claims, labels, strict=True))
+
+
+def _add_usage(total: dict[str, float], usage: object) -> None:
+    """Add a record's usage to the total; what is no number is not counted."""
+    if not isinstance(usage, dict):
+        return
+    for name in USAGE_FIELDS:
+        value = usage.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            total[name] = total.get(name, 0.0) + value
