@@ -18,7 +18,7 @@ from vista_local.schema import ConversationResult
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not session: playwright keeps an event loop running while it is open
 def browser() -> Iterator[Any]:
     """The installed chromium, driven by playwright (which brings none of its own here)."""
     sync = pytest.importorskip("playwright.sync_api", reason="needs the extra: browser")
