@@ -97,7 +97,8 @@ def tables() -> str:
     lines += [
         "",
         f"Measured on {record['date'][:10]} at commit {_commit(record)} on {record['machine']['cpu']}, "
-        f"{record['machine']['usable_cores']} cores, seed {record['seed']}. Script: `python -m training.evaluate`; "
+        f"cores per process: {record['machine']['usable_cores']}, seed {record['seed']}. "
+        "Script: `python -m training.evaluate`; "
         "output with confusion matrices: `checkpoints/smollm2-135m/evaluation.json`.",
     ]
     if BENCH.is_file():

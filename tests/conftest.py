@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +186,34 @@ def encoder(tiny_tokenizer: Any) -> Any:
     from vista_local.chat import ChatEncoder
 
     return ChatEncoder(tiny_tokenizer)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A scripted endpoint that labels by rule; waiting between tries is short."""
+    from fake_endpoint import serving
+
+    from vista_local import endpoint
+
+    monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.01)
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def connect(server: Any) -> Iterator[Any]:
+    """Makes an `Endpoint` on the server with the given settings."""
+    from vista_local.endpoint import Endpoint
+    from vista_local.limits import Budget
+    from vista_local.teacher import TeacherConfig
+
+    made: list[Endpoint] = []
+
+    def make(cache: Any = None, max_cost: float | None = None, **settings: Any) -> Endpoint:
+        config = TeacherConfig(**({"base_url": server.url, "model": "scripted", "timeout": 20} | settings))
+        made.append(Endpoint(config, cache, Budget(max_cost)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

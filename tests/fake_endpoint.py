@@ -172,3 +172,15 @@ if __name__ == "__main__":  # for tests that kill their client: `python tests/fa
     with serving() as running:
         print(running.url, flush=True)
         threading.Event().wait()
+
+
+def fails_first(times: int, failure: Any) -> Any:
+    """A script: the first requests fail by `failure(handler)`, the others are answered as usual."""
+
+    def script(number: int, body: dict[str, Any], handler: Handler) -> bool:
+        if number < times:
+            failure(handler)
+            return True
+        return False
+
+    return script

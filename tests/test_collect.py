@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from fake_endpoint import FakeEndpoint, serving, stage_of, usual_answer
+from fake_endpoint import FakeEndpoint, stage_of, usual_answer
 from test_teacher import parsed, talk
 from typer import Typer
 from typer.testing import CliRunner, Result
@@ -21,7 +20,6 @@ from typer.testing import CliRunner, Result
 from training.collect import main, prompt_digests
 from training.data import load_teacher_turns
 from training.trace_form import check_trace
-from vista_local import endpoint as endpoint_module
 from vista_local.errors import InputError
 from vista_local.fewshot import FEWSHOT_VERSION
 from vista_local.labels import Label
@@ -31,14 +29,6 @@ from vista_local.readers import open_conversations
 app = Typer()
 app.command()(main)
 V, S, L = Label.VERIFIED, Label.OUT_OF_SCOPE, Label.LACKING_EVIDENCE
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
-    """A server that labels by rule."""
-    monkeypatch.setattr(endpoint_module, "FIRST_WAIT", 0.01)
-    with serving() as running:
-        yield running
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_endpoint import FakeEndpoint, Handler, serving, stage_of, usual_answer
+from fake_endpoint import FakeEndpoint, Handler, stage_of, usual_answer
 from typer.testing import CliRunner, Result
 
-from vista_local import endpoint as endpoint_module
 from vista_local.cli import app
 from vista_local.config import ScoreConfig
 from vista_local.errors import InputError, VistaError
@@ -107,14 +106,6 @@ def test_what_answers_depend_on_is_recorded_and_the_rest_is_not() -> None:
 
 
 # ---- pipeline ----
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
-    """A server that labels by rule."""
-    monkeypatch.setattr(endpoint_module, "FIRST_WAIT", 0.01)
-    with serving() as running:
-        yield running
 
 
 @pytest.fixture
