@@ -83,7 +83,7 @@ def main() -> None:
         written = time.perf_counter() - started
         seconds = measure(page_file, args.runs)
         figures = {
-            "record": record() | {"load": round(os.getloadavg()[0], 1)},
+            "record": record(),
             "conversations": data["summary"]["conversations"],
             "turns": data["summary"]["scored_turns"],
             "claims": data["summary"]["claims"],

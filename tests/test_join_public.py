@@ -263,17 +263,18 @@ def test_knowledge_cells(cell: str) -> None:
     assert ps.rendered(cell) == "a b"
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "train.jsonl"
-    path.write_text("old")
+def test_a_failed_write_leaves_the_old_file(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_all(copies).exit_code == 0
+    before = {p.name: p.read_bytes() for p in (copies / "out").iterdir()}
 
     def fail(*_: object) -> None:
-        raise OSError("disk full")
+        raise OSError(28, "disk full")
 
     monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        jp.write_atomically(path, "new")
-    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+    result = run(copies, "--fade", str(copies / "fade"))
+    assert result.exit_code == 2
+    assert "disk full" in result.output
+    assert {p.name: p.read_bytes() for p in (copies / "out").iterdir()} == before
 
 
 def test_a_bad_labels_line_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from training.hardware import DTYPES, four_bits, local_device
-from vista_local.adapters import sha256_file
+from vista_local.adapters import refuse_remote_code, sha256_file
 from vista_local.base import resolve_base
 from vista_local.chat import ChatEncoder
 from vista_local.errors import InputError, VistaError
@@ -153,9 +153,11 @@ def resolve_training_base(config: TrainConfig) -> str:
     """Folder of the recipe's base; the default base if it names none.
 
     Raises:
-        VistaError: it is not on this machine.
+        VistaError: it is not on this machine, or its configuration names code of its own.
     """
-    return str(resolve_base(config.base))
+    folder = resolve_base(config.base)
+    refuse_remote_code(folder)
+    return str(folder)
 
 
 def open_base(base: str) -> tuple[ChatEncoder, int]:

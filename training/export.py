@@ -97,6 +97,15 @@ def _longest_reference(config: TrainConfig, encoder: ChatEncoder) -> int:
     return max(s.reference_tokens for recipe in recipes for s in build_training_samples(recipe, encoder))
 
 
+def _run_record(config: TrainConfig, run_folder: Path) -> dict[str, Any]:
+    """What the run was, and what the run was whose adapter it started from: the weights learnt from both."""
+    run: dict[str, Any] = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
+    earlier = Path(config.init_from).parent / "run.json" if config.init_from else None
+    if earlier is not None and earlier.is_file():
+        run["started from"] = json.loads(earlier.read_text(encoding="utf-8"))
+    return run
+
+
 def _save_half(source: Path, target: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
@@ -180,7 +189,7 @@ def export(
         hyper_parameters={k: v for k, v in asdict(config).items() if k not in ("data_roots", "stage", "seed")},
         seed=config.seed,
         hardware=hardware(),
-        training=json.loads((run_folder / "run.json").read_text(encoding="utf-8")),
+        training=_run_record(config, run_folder),
         software=software(),
     )
     write_manifest(target, manifest)

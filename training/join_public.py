@@ -13,8 +13,6 @@ and white space of the copies don't matter.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +31,7 @@ from training.public_sources import (
 from training.spans import Span, cut, locate
 from vista_local.benchmarks.tables import FADE_FILE
 from vista_local.errors import InputError, VistaError
+from vista_local.files import whole_file
 from vista_local.labels import parse_label
 
 DATA = Path(__file__).parent / "data"
@@ -204,20 +203,11 @@ def conversation(labels: TurnLabels, row: SourceRow) -> dict[str, Any]:
     return {"id": labels.id, "source": labels.source, "turns": [*turns, scored]}
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside `path`, then rename: a reader sees the old file or the whole new one."""
+def _write(path: Path, text: str) -> None:
+    """Write a file and the folders above it; readers see the old file or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would keep the file from the user's group
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as stream:
+        stream.write(text)
 
 
 def _lines(records: Iterable[Mapping[str, Any]]) -> str:
@@ -238,7 +228,7 @@ def write_labels(data: Path, out: Path) -> int:
                 labels.append(labels_of(record))
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(f"no public conversation: {error!r}", where) from error
-        write_atomically(out / f"{split}.jsonl", _lines(turn.record() for turn in labels))
+        _write(out / f"{split}.jsonl", _lines(turn.record() for turn in labels))
         total += len(labels)
     return total
 
@@ -271,10 +261,10 @@ def join_public(
         raise VistaError(f"nothing joined: none of the {total} labelled turns is among the {len(rows)} turns read")
     _ignore_in_git(out)
     for split, conversations in joined.items():
-        write_atomically(out / f"{split}.jsonl", _lines(conversations))
+        _write(out / f"{split}.jsonl", _lines(conversations))
     missing = {source: count.missing for source, count in sorted(counts.items()) if count.missing}
     if missing:
-        write_atomically(out / MISSING_FILE, json.dumps(missing, indent=1) + "\n")
+        _write(out / MISSING_FILE, json.dumps(missing, indent=1) + "\n")
     else:
         (out / MISSING_FILE).unlink(missing_ok=True)
     return counts
@@ -283,7 +273,7 @@ def join_public(
 def _ignore_in_git(out: Path) -> None:
     """Keep a new output folder out of git: most of its text is under licences of its own."""
     if not out.exists():
-        write_atomically(out / ".gitignore", "*\n")
+        _write(out / ".gitignore", "*\n")
 
 
 def report(counts: Mapping[str, SourceCount]) -> str:

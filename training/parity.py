@@ -18,7 +18,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from training.join_public import write_atomically
 from training.matching import Agreement, agree, match_claims
 from training.noninferiority import Cluster, NonInferiority, non_inferiority
 from training.record import record
@@ -26,6 +25,7 @@ from training.traces import Claims, Side, SideTurn, read_side, safe, strict
 from vista_local.adapters import sha256_file
 from vista_local.console import percent
 from vista_local.errors import VistaError
+from vista_local.files import whole_file
 from vista_local.labels import LABELS
 from vista_local.metrics import (
     Confusion,
@@ -385,7 +385,8 @@ def main(
         report["record"] = record(SEED)
         render(report, Console())
         if out is not None:
-            write_atomically(out, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+            with whole_file(out) as stream:
+                stream.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
