@@ -14,6 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 EVALUATION = ROOT / "checkpoints" / "smollm2-135m" / "evaluation.json"
 RESULTS = ROOT / "scripts" / "results"
+BENCHMARKS = ROOT / "checkpoints" / "smollm2-135m" / "benchmarks.json"
 BENCH = RESULTS / "bench_score.json"
 EVIDENCE = RESULTS / "bench_evidence.json"
 INJECTION = RESULTS / "bench_injection.json"
@@ -66,7 +67,11 @@ def tables() -> str:
             lines.append(_plain("asked for", TARGETS[mode]))
             lines.append(_plain("teacher", TEACHER[mode]))
     for key, name in (("turns_dev", "turns_dev"), ("written_dev", "written_dev"), ("long_dev", "long_dev")):
-        for mode, words in (("given_claims", "given claims"), ("end_to_end", "end to end")):
+        for mode, words in (
+            ("given_claims", "given claims"),
+            ("end_to_end", "end to end"),
+            ("diluted", "given claims, reference among 100 foreign sentences"),
+        ):
             if mode in data.get(key, {}):
                 lines.append(_row(f"{name}, {words}", data[key][mode]))
     lines += ["", "| F1 by label, given claims, % | " + " | ".join(human["given_claims"]["label_order"]) + " |"]
@@ -88,12 +93,13 @@ def tables() -> str:
     ]
     lines += ["| | F1 | precision | recall | claims found / teacher's |", "|---|---|---|---|---|"]
     for key in ("human_dev", "turns_dev", "written_dev", "long_dev"):
-        found = data.get(key, {}).get("end_to_end", {}).get("decomposition")
-        if found:
-            lines.append(
-                f"| {key} | {_p(found['f1'], found['f1_95'])} | {_p(found['precision'])} | {_p(found['recall'])} "
-                f"| {found['predicted']} / {found['teacher']} |"
-            )
+        for mode, words in (("end_to_end", ""), ("whole_turns", ", each turn in one piece")):
+            found = data.get(key, {}).get(mode, {}).get("decomposition")
+            if found:
+                lines.append(
+                    f"| {key}{words} | {_p(found['f1'], found['f1_95'])} | {_p(found['precision'])} "
+                    f"| {_p(found['recall'])} | {found['predicted']} / {found['teacher']} |"
+                )
     lines += [
         "",
         f"Measured on {record['date'][:10]} at commit {_commit(record)} on {record['machine']['cpu']}, "
@@ -101,6 +107,8 @@ def tables() -> str:
         "Script: `python -m training.evaluate`; "
         "output with confusion matrices: `checkpoints/smollm2-135m/evaluation.json`.",
     ]
+    if BENCHMARKS.is_file():
+        lines += ["", *method_lines(json.loads(BENCHMARKS.read_text(encoding="utf-8")))]
     if BENCH.is_file():
         lines += ["", bench_lines(json.loads(BENCH.read_text(encoding="utf-8")))]
     return "\n".join(lines)
@@ -146,6 +154,58 @@ def other_targets(data: dict[str, Any]) -> list[str]:
             f"{listed['processor']['median']:.1f} s of processor time, median of {bench['runs']} (asked for: 2 s); "
             "script: `scripts/bench_report.py`, output: `scripts/results/bench_report.json`."
         )
+    return lines
+
+
+#: The paper's own ablation figures are of FaithDial and stand in `vista_local/benchmarks/published.py`.
+METHODS = {
+    "vista-given": "vista, given claims",
+    "vista-given-no_memory": "- without memory",
+    "factscore-given": "FActScore-style, given claims",
+    "majority-given": "majority",
+    "vista-own": "vista, own claims",
+    "vista-own-no_memory": "- without memory",
+    "vista-own-no_history": "- without history in decomposition",
+    "vista-own-no_decomposition": "- without decomposition (a sentence is a claim)",
+    "factscore-own": "FActScore-style, own claims",
+    "judge-own": "judge (the turn is one claim)",
+}
+
+
+def method_lines(data: dict[str, Any]) -> list[str]:
+    """Methods and ablations on the same adapters, and the verdict of parity with the teacher."""
+    found = data["benchmarks"]
+    measured = [b for b in ("human_dev", "turns_dev") if any(name.startswith(f"{b}-") for name in found)]
+    lines = ["Methods and ablations on the same adapters, %:", ""]
+    columns = [f"{b}: {c}" for b in measured for c in ("claim accuracy", "macro-F1", "strict", "safe")]
+    lines += ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
+    for key, words in METHODS.items():
+        cells = []
+        for benchmark in measured:
+            figures = found.get(f"{benchmark}-{key}", {}).get("figures", {})
+            claims = figures.get("claims", {})
+            cells += [_p(claims.get("claim_accuracy")), _p(claims.get("macro_f1"))]
+            cells += [_p(figures.get(rule, {}).get("accuracy")) for rule in ("strict", "safe")]
+        lines.append(f"| {words} | " + " | ".join(cells) + " |")
+    lines.append("")
+    for name, report in data["parity"].items():
+        on = "claims" if name == "given" else "safe"
+        test, verdict = report[on]["non_inferiority"], report["verdict"]
+        agreement = report["agreement"]
+        share, p_value = agreement["labels"]["value"], report[on]["mcnemar"]["p_value"]
+        lines.append(
+            f"- Parity with the teacher on human_dev, {name} claims: {verdict['is']} at a margin of "
+            f"{100 * test['margin']:g} points on {verdict['on']} (student minus teacher "
+            f"{100 * test['difference']:+.1f}, one-sided 95 % bound {100 * test['lower']:+.1f}); McNemar's p "
+            f"{p_value:.2g}; labels agree on {_p(share)} % of {agreement['claims']} claims, "
+            f"kappa {agreement['kappa']:.2f}."
+        )
+    record = data["record"]
+    lines += [
+        "",
+        f"Measured on {record['date'][:10]} at commit {_commit(record)}, seed {record['seed']}. Script: "
+        "`scripts/run_benchmarks.py`; output: `checkpoints/smollm2-135m/benchmarks.json`.",
+    ]
     return lines
 
 

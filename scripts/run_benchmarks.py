@@ -1,9 +1,10 @@
 """Measure the methods on the project's local benchmarks and keep the figures: `python scripts/run_benchmarks.py`.
 
-Runs `vista-local evaluate` for each method and ablation on human_dev and turns_dev, and the parity of
-the student with the teacher's outputs in human_dev. Each result is a file of its own under --out, so that
-a run that was stopped goes on where it was; at the end the figures are put together in benchmarks.json
-with machine, date, commit and seed. Measuring only: nothing here may be tuned on these files.
+Measures every method and ablation of `vista-local evaluate` on human_dev and turns_dev with one model in
+memory, and the parity of the student with the teacher's outputs in human_dev. What the model answers is
+kept under --out, so that a run that was stopped goes on where it was and no claim list is made twice; the
+figures land in benchmarks.json with machine, date, commit and seed. Measuring only: nothing here may be
+tuned on these files.
 """
 
 from __future__ import annotations
@@ -20,114 +21,119 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from training.record import ROOT, record
+from training.remembered import RememberingBackend
+from vista_local.benchmarks.command import measure, measure_majority, report_of
 from vista_local.benchmarks.figures import SEED
+from vista_local.benchmarks.loaders import load
+from vista_local.benchmarks.methods import Ablation, Method
+from vista_local.config import ScoreConfig
 from vista_local.errors import VistaError
+from vista_local.evaluator import Evaluator
 from vista_local.files import whole_file
+from vista_local.output import result_line
 from vista_local.terminal import user_errors
 
-#: The `vista-local` command of this checkout.
-VISTA_LOCAL = [sys.executable, "-c", "from vista_local.cli import run; run()"]
+BENCHMARKS = ("human_dev", "turns_dev")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One call of `vista-local evaluate`."""
+    """One measurement, as one call of `vista-local evaluate` would make it."""
 
     benchmark: str
-    method: str
+    method: Method
     claims: str
-    ablate: str | None = None
+    ablate: Ablation | None = None
 
     @property
     def name(self) -> str:
-        """File name of its result."""
+        """Its name among the figures."""
         return "-".join(filter(None, (self.benchmark, self.method, self.claims, self.ablate and f"no_{self.ablate}")))
 
 
-def tasks() -> list[Task]:
-    """Every method and every ablation that local adapters allow, on both benchmarks."""
-    found = []
-    for benchmark in ("human_dev", "turns_dev"):
-        found += [Task(benchmark, "majority", "given"), Task(benchmark, "vista", "given")]
-        found += [Task(benchmark, "vista", "given", "memory"), Task(benchmark, "judge", "own")]
-        found += [Task(benchmark, "factscore", "given"), Task(benchmark, "vista", "own")]
-        found += [Task(benchmark, "factscore", "own"), Task(benchmark, "vista", "own", "memory")]
-        found += [Task(benchmark, "vista", "own", a) for a in ("history", "decomposition")]
+def tasks(benchmark: str) -> list[Task]:
+    """Every method and every ablation that local adapters allow."""
+    found = [Task(benchmark, Method.MAJORITY, "given"), Task(benchmark, Method.VISTA, "given")]
+    found += [Task(benchmark, Method.VISTA, "given", Ablation.MEMORY), Task(benchmark, Method.JUDGE, "own")]
+    found += [Task(benchmark, Method.FACTSCORE, "given"), Task(benchmark, Method.VISTA, "own")]
+    found += [Task(benchmark, Method.VISTA, "own", Ablation.MEMORY), Task(benchmark, Method.FACTSCORE, "own")]
+    found += [Task(benchmark, Method.VISTA, "own", a) for a in (Ablation.HISTORY, Ablation.DECOMPOSITION)]
     return found
 
 
-def command(task: Task, data: Path, out: Path, training_file: Path, more: list[str]) -> list[str]:
-    """Arguments of the call."""
-    arguments = [*VISTA_LOCAL, "evaluate", "--benchmark", task.benchmark]
-    arguments += ["--data", str(data / f"{task.benchmark}.jsonl"), "--method", task.method, "--claims", task.claims]
-    if task.ablate:
-        arguments += ["--ablate", task.ablate]
-    if task.method == "majority":
-        return [*arguments, "--training-file", str(training_file), "-o", str(out)]
-    return [*arguments, "-o", str(out), *more]
+def figures_of(task: Task, evaluator: Evaluator, data: Path, training_file: Path) -> dict[str, Any]:
+    """A task's figures and what was measured; the paper's figures and the time are left out."""
+    items, given = load(task.benchmark, str(data)), task.claims == "given"
+    if task.method is Method.MAJORITY:
+        run = measure_majority(items, training_file)
+    else:
+        run = measure(evaluator, items, task.method, task.ablate, given)
+    report = report_of(task.benchmark, items, task.method, task.ablate, given, run)
+    # Answers on file take no time; which adapters they are of stands once, above all figures.
+    return {k: v for k, v in report.items() if k not in ("published", "run", "seconds")}
 
 
-def run(arguments: list[str]) -> None:
-    """Run a command in the checkout.
+def parity(evaluator: Evaluator, data: Path, out: Path, given: bool) -> dict[str, Any]:
+    """Score human_dev with the student and compare it with the teacher's outputs in the same file.
 
     Raises:
-        VistaError: it failed.
+        VistaError: the comparison failed.
     """
-    if code := subprocess.run(arguments, cwd=ROOT).returncode:
-        raise VistaError(f"exit code {code} of: {' '.join(arguments)}")
-
-
-def parity(data: Path, out: Path, more: list[str], given: bool) -> Path:
-    """Score human_dev with the student and compare it with the teacher's outputs in the same file."""
     name = "given" if given else "own"
     results, report = out / f"human_dev-student-{name}.jsonl", out / f"human_dev-parity-{name}.json"
-    source = str(data / "human_dev.jsonl")
-    if not results.is_file():
-        flags = ["--given-claims"] if given else []
-        part = results.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        run([*VISTA_LOCAL, "score", source, "-o", str(part), "--compact", *flags, *more])
-        part.rename(results)
-    sides = ["--teacher", source, "--student", str(results), "--gold", source, "-o", str(report)]
-    run([sys.executable, "-m", "training.parity", *sides])
-    return report
-
-
-def summary(report: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of one result: its figures and what was measured, without the paper's."""
-    return {k: v for k, v in report.items() if k not in ("published", "run")} | {"run_id": report["run"].get("id")}
+    student = Evaluator(evaluator.backend, ScoreConfig(given_claims=given))
+    conversations = [json.loads(line) for line in data.read_text(encoding="utf-8").split("\n") if line.strip()]
+    with whole_file(results) as stream:
+        for result in student.score(conversations):
+            stream.write(result_line(result, student.run_record()) + "\n")
+    command = [sys.executable, "-m", "training.parity", "--teacher", str(data), "--student", str(results)]
+    command += ["--gold", str(data), "-o", str(report)]
+    if code := subprocess.run(command, cwd=ROOT).returncode:
+        raise VistaError(f"exit code {code} of: {' '.join(command)}")
+    compared: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+    return compared
 
 
 def main(
     data: Annotated[Path, typer.Option(help="folder of human_dev.jsonl and turns_dev.jsonl")] = Path(
         "../shared/data/test"
     ),
-    out: Annotated[Path, typer.Option(help="folder of the single results")] = Path("runs/benchmarks"),
+    out: Annotated[Path, typer.Option(help="folder of the model's answers and single results")] = Path(
+        "runs/benchmarks"
+    ),
     target: Annotated[Path, typer.Option(help="the figures, put together")] = Path(
         "checkpoints/smollm2-135m/benchmarks.json"
     ),
     training_file: Annotated[Path, typer.Option(help="where majority takes its answer from")] = Path(
         "training/data/written/train.jsonl"
     ),
+    benchmarks: Annotated[str, typer.Option(help="comma-separated; parity is measured with human_dev")] = ",".join(
+        BENCHMARKS
+    ),
+    remember: Annotated[Path | None, typer.Option(help="file of answers; default: answers.sqlite in --out")] = None,
     threads: Annotated[int, typer.Option(help="CPU threads")] = 2,
     adapters: Annotated[str | None, typer.Option(help="adapter set: folder or name")] = None,
 ) -> None:
-    """Run whatever is missing, then write the figures."""
-    more = ["--threads", str(threads), *(["--adapters", adapters] if adapters else [])]
+    """Measure whatever has no answers on file yet, then write the figures."""
     with user_errors():
+        chosen = benchmarks.split(",")
+        if unknown := sorted(set(chosen) - set(BENCHMARKS)):
+            raise VistaError(f"unknown benchmark {unknown[0]!r}; accepted: {', '.join(BENCHMARKS)}")
         out.mkdir(parents=True, exist_ok=True)
+        local = Evaluator.from_pretrained(adapters, threads=threads).backend
+        evaluator = Evaluator(RememberingBackend(local, remember or out / "answers.sqlite"))
         figures: dict[str, Any] = {}
-        for task in tasks():
-            result = out / f"{task.name}.json"
-            if not result.is_file():
-                run(command(task, data.resolve(), result.resolve(), training_file.resolve(), more))
-            figures[task.name] = summary(json.loads(result.read_text(encoding="utf-8")))
+        for benchmark in chosen:
+            path = (data / f"{benchmark}.jsonl").resolve()
+            for task in tasks(benchmark):
+                figures[task.name] = figures_of(task, evaluator, path, training_file)
+                typer.echo(f"{task.name}: measured")
         compared = {}
-        for given in (True, False):
-            report = parity(data.resolve(), out.resolve(), more, given)
-            compared["given" if given else "own"] = json.loads(report.read_text(encoding="utf-8"))
+        if "human_dev" in chosen:
+            path = (data / "human_dev.jsonl").resolve()
+            compared = {"given" if g else "own": parity(evaluator, path, out.resolve(), g) for g in (True, False)}
         with whole_file(target) as stream:
-            whole = {"record": record(SEED), "benchmarks": figures, "parity": compared}
+            whole = {"record": record(SEED), "models": local.describe(), "benchmarks": figures, "parity": compared}
             stream.write(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
         typer.echo(f"written to {target}")
 

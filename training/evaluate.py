@@ -1,8 +1,9 @@
 """`python -m training.evaluate`: measure an adapter set on held-out files. Measuring only.
 
-For every set: given claims (the file's own claims, in order, memory of predicted labels), end to
-end from raw turns, and for human_dev also with every reference hidden among foreign sentences.
-Results go to one JSON file with machine, date, commit, seed and the hashes of what was measured.
+For every set: given claims (the file's own claims, in order, memory of predicted labels) and end to
+end from raw turns; for human_dev and long_dev also with every reference hidden among foreign
+sentences, and for long_dev decomposition of whole turns instead of chunks. Results go to one JSON
+file with machine, date, commit, seed and the hashes of what was measured.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,8 @@ import typer
 from training.data import Diluter, TeacherTurn, load_teacher_turns
 from training.matching import Agreement, agree
 from training.record import record
+from training.remembered import RememberingBackend
+from vista_local.backends.base import Backend
 from vista_local.benchmarks.figures import (
     SEED,
     GoldTurn,
@@ -34,6 +38,7 @@ from vista_local.benchmarks.mapping import any_faithful
 from vista_local.config import ScoreConfig
 from vista_local.errors import VistaError
 from vista_local.evaluator import Evaluator, adapters_dir
+from vista_local.files import whole_file
 from vista_local.labels import parse_label
 from vista_local.readers import parse_conversation
 from vista_local.schema import ConversationResult
@@ -46,7 +51,11 @@ SETS = {
     "written_dev": "written/dev.jsonl",
     "long_dev": "written/long_dev.jsonl",
 }
-DILUTION_SENTENCES = 20
+#: Foreign sentences that a reference is hidden among, for the sets that are measured so.
+DILUTION_SENTENCES = {"human_dev": 20, "long_dev": 100}
+#: Sets whose turns are long enough for chunks to matter.
+WHOLE_TURNS = ("long_dev",)
+MODES = ("given_claims", "end_to_end", "diluted", "whole_turns")
 
 
 def load_records(path: Path) -> list[dict[str, Any]]:
@@ -86,6 +95,29 @@ def diluted(records: Sequence[dict[str, Any]], path: Path, sentences: int) -> li
     return result
 
 
+class WholeTurns:
+    """A backend that decomposes every turn in one piece, however long it is."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.chunk_tokens = sys.maxsize
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+def modes_of(name: str, wanted: Sequence[str]) -> list[str]:
+    """The modes among `wanted` that a set is measured in.
+
+    Raises:
+        VistaError: a mode doesn't exist.
+    """
+    if unknown := [m for m in wanted if m not in MODES]:
+        raise VistaError(f"unknown mode {unknown[0]!r}; accepted: {', '.join(MODES)}")
+    left_out = {"diluted": name not in DILUTION_SENTENCES, "whole_turns": name not in WHOLE_TURNS}
+    return [m for m in wanted if not left_out.get(m, False)]
+
+
 def run(evaluator: Evaluator, records: Sequence[dict[str, Any]]) -> tuple[list[ConversationResult], float]:
     """Results in order, and the seconds it took."""
     started = time.monotonic()
@@ -117,7 +149,13 @@ def decomposition_figures(
 
 
 def evaluate_set(
-    backend: Any, name: str, path: Path, limit: int | None, modes: Sequence[str], token_budget_note: str
+    backend: Any,
+    name: str,
+    path: Path,
+    limit: int | None,
+    modes: Sequence[str],
+    token_budget_note: str,
+    timed: bool = True,
 ) -> dict[str, Any]:
     """All figures of one file."""
     records = load_records(path)[:limit]
@@ -129,11 +167,12 @@ def evaluate_set(
     }
     given = Evaluator(backend, ScoreConfig(given_claims=True))
     for mode in modes:
-        if mode == "end_to_end":
-            results, seconds = run(Evaluator(backend, ScoreConfig()), records)
+        if mode in ("end_to_end", "whole_turns"):
+            own = WholeTurns(backend) if mode == "whole_turns" else backend
+            results, seconds = run(Evaluator(own, ScoreConfig()), records)
             figures[mode] = _end_to_end(results, records, gold)
         else:
-            shown = diluted(records, path, DILUTION_SENTENCES) if mode == "diluted" else records
+            shown = diluted(records, path, DILUTION_SENTENCES[name]) if mode == "diluted" else records
             results, seconds = run(given, shown)
             figures[mode] = claim_figures([r.id for r in results], [predictions(r) for r in results], gold)
         predicted = [predictions(r) for r in results]
@@ -146,7 +185,8 @@ def evaluate_set(
             "windows": totals.windows,
             "chunks": totals.chunks,
             "unsupported_extractions": totals.unsupported_extractions,
-            "seconds": round(seconds, 1),
+            # Answers that were on file took no time: no figure is better than a wrong one.
+            "seconds": round(seconds, 1) if timed else None,
         }
         typer.echo(f"{name} {mode}: {json.dumps({k: v for k, v in figures[mode].items() if k != 'per_class'})}")
     return figures
@@ -166,19 +206,23 @@ def main(
     adapters: Annotated[str | None, typer.Option(help="adapter set: folder or name")] = None,
     data: Annotated[Path, typer.Option(help="folder with test/ and written/")] = Path("../shared/data"),
     out: Annotated[Path | None, typer.Option(help="default: evaluation.json in the adapter set")] = None,
-    sets: Annotated[str, typer.Option(help="comma-separated: " + ", ".join(SETS))] = "human_dev,turns_dev,written_dev",
-    modes: Annotated[str, typer.Option(help="given_claims, end_to_end, diluted (human_dev only)")] = (
-        "given_claims,end_to_end,diluted"
+    sets: Annotated[str, typer.Option(help="comma-separated: " + ", ".join(SETS))] = ",".join(SETS),
+    modes: Annotated[str, typer.Option(help="comma-separated; a set leaves out what it isn't measured in")] = (
+        ",".join(MODES)
     ),
     limit: Annotated[int | None, typer.Option(help="only the first conversations of each set")] = None,
     threads: Annotated[int, typer.Option(help="CPU threads")] = 2,
+    remember: Annotated[
+        Path | None, typer.Option(help="file of answers: ask the model only what is not in it; times are left out")
+    ] = None,
 ) -> None:
     """Measure an adapter set; figures of sets and modes that are not asked for are kept."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         folder = adapters_dir(adapters)
         evaluator = Evaluator.from_pretrained(folder, threads=threads)
-        described = evaluator.backend.describe()
+        backend = evaluator.backend if remember is None else RememberingBackend(evaluator.backend, remember)
+        described = backend.describe()
         target = out or folder / "evaluation.json"
         report: dict[str, Any] = {}
         if target.is_file():
@@ -189,11 +233,12 @@ def main(
         for name in sets.split(","):
             if name not in SETS:
                 raise VistaError(f"unknown set {name!r}; accepted: {', '.join(SETS)}")
-            wanted = [m for m in modes.split(",") if m != "diluted" or name == "human_dev"]
+            wanted = modes_of(name, modes.split(","))
             note = f"at most {described['token_budget']} padded tokens"
-            figures = evaluate_set(evaluator.backend, name, data / SETS[name], limit, wanted, note)
+            figures = evaluate_set(backend, name, data / SETS[name], limit, wanted, note, remember is None)
             report[name] = report.get(name, {}) | figures
-            target.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            with whole_file(target) as stream:
+                stream.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     except VistaError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

@@ -18,6 +18,7 @@ def main(
     config: Annotated[Path | None, typer.Option(help="recipe; default: configs/default/STAGE.yaml")] = None,
     out: Annotated[Path | None, typer.Option(help="run folder; default: runs/STAGE")] = None,
     max_steps: Annotated[int | None, typer.Option(help="stop after so many optimiser steps")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; default: the recipe's")] = None,
 ) -> None:
     """Train one adapter. The adapter lands in OUT/adapter, what the run was in OUT/run.json."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,7 +27,8 @@ def main(
     from training.hardware import is_first_process
 
     try:
-        overrides = {"max_steps": max_steps} if max_steps is not None else None
+        given = {"max_steps": max_steps, "threads": threads}
+        overrides = {name: value for name, value in given.items() if value is not None}
         recipe = load_config(config or Path("configs/default") / f"{stage}.yaml", overrides)
         if recipe.stage != stage:
             raise VistaError(f"the recipe is for stage {recipe.stage!r}, not {stage!r}")

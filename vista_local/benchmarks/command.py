@@ -112,6 +112,23 @@ def measure_majority(items: Sequence[Item], training_file: Path) -> Run:
     return Run(predicted, 0.0, record)
 
 
+def report_of(
+    benchmark: str, items: Sequence[Item], method: Method, ablate: Ablation | None, given: bool, run: Run
+) -> dict[str, Any]:
+    """What was measured, with the paper's figures, as it is written."""
+    return {
+        "schema": SCHEMA,
+        "benchmark": benchmark,
+        "method": method.value,
+        "ablate": None if ablate is None else ablate.value,
+        "claims": "given" if given else "own",
+        "figures": figures(items, run.predicted, given),
+        "seconds": round(run.seconds, 1),
+        "published": [_published_json(p) for p in published(benchmark)],
+        "run": run.record,
+    }
+
+
 # ---- tables ----
 
 
@@ -262,18 +279,9 @@ def evaluate(
                 teacher, allow_remote, max_cost, left_out, config=said, token_budget=token_budget, **local
             ) as evaluator:
                 run = measure(evaluator, items, chosen, left_out, given, prompted=teacher is not None)
-        report: dict[str, Any] = {
-            "schema": SCHEMA,
-            "benchmark": benchmark,
+        report = report_of(benchmark, items, chosen, left_out, given, run) | {
             "data": {"name": data if data.startswith("hub:") else Path(data).name, "sha256": _sha256(data)},
             "gold": None if gold is None else {"name": gold.name, "sha256": _sha256(str(gold))},
-            "method": chosen.value,
-            "ablate": None if left_out is None else left_out.value,
-            "claims": "given" if given else "own",
-            "figures": figures(items, run.predicted, given),
-            "seconds": round(run.seconds, 1),
-            "published": [_published_json(p) for p in published(benchmark)],
-            "run": run.record,
         }
         with whole_file(output) as stream:
             stream.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
