@@ -39,20 +39,25 @@ def _row(name: str, figures: dict[str, Any]) -> str:
     return (
         f"| {name} | {_p(figures.get('claim_accuracy'), figures.get('claim_accuracy_95'))} "
         f"| {_p(figures.get('macro_f1'), figures.get('macro_f1_95'))} "
-        f"| {_p(figures['strict']['accuracy'], figures['strict']['accuracy_95'])} "
-        f"| {_p(figures['safe']['accuracy'], figures['safe']['accuracy_95'])} |"
+        f"| {_turns(figures['strict'])} | {_turns(figures['safe'])} | {_p(figures['coverage'])} |"
     )
 
 
+def _turns(figures: dict[str, Any]) -> str:
+    """Accuracy with its interval, then balanced accuracy."""
+    return f"{_p(figures['accuracy'], figures['accuracy_95'])}; {_p(figures['balanced_accuracy'])}"
+
+
 def _plain(name: str, values: tuple[float | None, ...]) -> str:
-    return f"| {name} | " + " | ".join("-" if v is None else f"{v:g}" for v in values) + " |"
+    return f"| {name} | " + " | ".join("-" if v is None else f"{v:g}" for v in values) + " | - |"
 
 
 def tables() -> str:
     """Markdown of all figures."""
     data = json.loads(EVALUATION.read_text(encoding="utf-8"))
     record = data["record"]
-    lines = ["| % | claim accuracy | macro-F1 | strict turns | safe turns |", "|---|---|---|---|---|"]
+    lines = ["| % | claim accuracy | macro-F1 | strict turns; balanced | safe turns; balanced | coverage |"]
+    lines.append("|---|---|---|---|---|---|")
     human = data["human_dev"]
     names = {
         "given_claims": "human_dev, given claims",
@@ -102,8 +107,7 @@ def tables() -> str:
                 )
     lines += [
         "",
-        f"Measured on {record['date'][:10]} at commit {_commit(record)} on {record['machine']['cpu']}, "
-        f"cores per process: {record['machine']['usable_cores']}, seed {record['seed']}. "
+        f"Measured {_when(data)} on {record['machine']['cpu']}, seed {record['seed']}. "
         "Script: `python -m training.evaluate`; "
         "output with confusion matrices: `checkpoints/smollm2-135m/evaluation.json`.",
     ]
@@ -129,9 +133,13 @@ def other_targets(data: dict[str, Any]) -> list[str]:
         )
     if EVIDENCE.is_file():
         bench = json.loads(EVIDENCE.read_text(encoding="utf-8"))
+        rows = bench["by_label"].values()
+        gold, alike, hits = (sum(row[key] for row in rows) for key in ("gold", "labelled_alike", "hits"))
         lines.append(
-            f"- Evidence on written_dev, first piece right: {_p(bench['hit_at_1'])} (asked for: {TARGET_EVIDENCE}); "
-            "script: `scripts/bench_evidence.py`, output: `scripts/results/bench_evidence.json`."
+            f"- Evidence on written_dev, first piece right: {_p(bench['hit_at_1'])} of {alike} claims that are "
+            f"labelled as gold has them (asked for: {TARGET_EVIDENCE}; memory of gold labels), {_p(hits / gold)} of "
+            f"all {gold} VERIFIED and CONTRADICTED ones; script: `scripts/bench_evidence.py`, output: "
+            "`scripts/results/bench_evidence.json`."
         )
     if INJECTION.is_file():
         bench = json.loads(INJECTION.read_text(encoding="utf-8"))
@@ -247,6 +255,17 @@ def bench_lines(bench: dict[str, Any]) -> str:
         "output: `scripts/results/bench_score.json`.",
     ]
     return "\n".join(lines)
+
+
+def _when(data: dict[str, Any]) -> str:
+    """Days and commits of all modes of an evaluation, each once."""
+    modes = [m["measured"] for s in data.values() if isinstance(s, dict) for m in s.values() if _has_record(m)]
+    found = dict.fromkeys(f"on {m['date'][:10]} at commit {_commit(m)}" for m in sorted(modes, key=lambda m: m["date"]))
+    return ", ".join(found)
+
+
+def _has_record(figures: Any) -> bool:
+    return isinstance(figures, dict) and "measured" in figures
 
 
 def _commit(record: dict[str, Any]) -> str:

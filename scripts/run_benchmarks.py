@@ -94,6 +94,17 @@ def parity(evaluator: Evaluator, data: Path, out: Path, given: bool) -> dict[str
     return compared
 
 
+def _kept(target: Path, models: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures and parity that an earlier run of exactly these models has written, to go on with."""
+    try:
+        written = json.loads(target.read_text(encoding="utf-8"))
+    except OSError:
+        return {}, {}
+    if written.get("models") != models:
+        return {}, {}
+    return written["benchmarks"], written["parity"]
+
+
 def main(
     data: Annotated[Path, typer.Option(help="folder of human_dev.jsonl and turns_dev.jsonl")] = Path(
         "../shared/data/test"
@@ -122,13 +133,12 @@ def main(
         out.mkdir(parents=True, exist_ok=True)
         local = Evaluator.from_pretrained(adapters, threads=threads).backend
         evaluator = Evaluator(RememberingBackend(local, remember or out / "answers.sqlite"))
-        figures: dict[str, Any] = {}
+        figures, compared = _kept(target, local.describe())
         for benchmark in chosen:
             path = (data / f"{benchmark}.jsonl").resolve()
             for task in tasks(benchmark):
                 figures[task.name] = figures_of(task, evaluator, path, training_file)
                 typer.echo(f"{task.name}: measured")
-        compared = {}
         if "human_dev" in chosen:
             path = (data / "human_dev.jsonl").resolve()
             compared = {"given" if g else "own": parity(evaluator, path, out.resolve(), g) for g in (True, False)}

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from scripted import without_models
 from typer.testing import CliRunner
 
 from vista_local.backends.scripted import ScriptedBackend
 from vista_local.benchmarks import mapping
 from vista_local.benchmarks.command import claims_from, figures, table
-from vista_local.benchmarks.figures import predictions
-from vista_local.benchmarks.loaders import HUB, Item, load
+from vista_local.benchmarks.figures import TurnPrediction, predictions
+from vista_local.benchmarks.loaders import HUB, Item, counted, load
 from vista_local.benchmarks.methods import Ablation, Method, check, majority, predict
 from vista_local.benchmarks.published import PUBLISHED, published
 from vista_local.cli import app
 from vista_local.errors import InputError, MissingExtraError, VistaError
+from vista_local.evaluator import Evaluator
 from vista_local.labels import Label
 from vista_local.prompts import Prompt
 from vista_local.schema import Role
@@ -231,6 +237,12 @@ def test_hub_data_sets_come_through_datasets(monkeypatch: pytest.MonkeyPatch) ->
         load("begin", "hub:owner/begin")
 
 
+@pytest.mark.parametrize("name", ["vista", "human_dev", "turns_dev"])
+def test_benchmarks_that_are_files_only_say_so(name: str) -> None:
+    with pytest.raises(InputError, match="hub:owner/name: this benchmark is read from a file or folder, not from the"):
+        load(name, HUB + "owner/name")
+
+
 def test_native_turns_have_claims_and_their_own_label(native: Path) -> None:
     mill, lake = load("human_dev", str(native))
     assert mill.gold[1].labels == (Label.VERIFIED, Label.OUT_OF_SCOPE) and mill.gold[1].original is False
@@ -258,7 +270,7 @@ def test_the_vista_repositorys_list_of_turns_is_one_conversation(tmp_path: Path)
         ("faithdial", '[{"utterances": [{"history": [], "response": "r", "BEGIN": ["Odd"]}]}]', "unknown labels"),
         ("faithdial", "[3]", "a dialogue is expected, not 3"),
         ("faithdial", "{\n3 4", "neither JSON nor JSON Lines"),
-        ("human_dev", '{"turns": [{"role": "assistant", "text": "t", "claims": [{"claim": "c"}]}]}', "label on every"),
+        ("human_dev", '{"turns": [{"role": "assistant", "text": "", "reference": "", "claims": ["c"]}]}', "a label"),
         ("human_dev", "", "no conversation in it"),
         ("nothing", "", "unknown benchmark 'nothing'; accepted: faithdial"),
     ],
@@ -391,6 +403,20 @@ def test_majority_says_what_was_commonest_in_training(items: list[Item], native:
     assert figures(items, found, given=True)["claims"]["claim_accuracy"] == 0.5
 
 
+def test_coverage_stands_beside_the_figures_in_their_denominators(items: list[Item]) -> None:
+    found = predict(Recorder().backend(), items, Method.VISTA, given=True)
+    assert figures(items, found, given=True) | {"coverage": 1.0, "turn_coverage": 1.0} == figures(items, found, True)
+    (first, second), (third,) = (list(turns.values()) for turns in found)
+    unlabelled = replace(first, labels=(Label.VERIFIED, None))
+    failed = TurnPrediction(None, None, (), ())
+    report = figures(items, [{1: unlabelled, 3: second}, {1: failed}], given=False)
+    assert (report["coverage"], report["turn_coverage"]) == (pytest.approx(2 / 3, abs=1e-4), report["turn_coverage"])
+    assert report["turn_coverage"] == pytest.approx(2 / 3, abs=1e-4) and report["strict"]["turns"] == 3
+    judge = figures(items, [{1: TurnPrediction(True, True)}, {}], given=True)
+    assert (judge["coverage"], judge["turn_coverage"]) == (None, pytest.approx(1 / 3, abs=1e-4))
+    assert third.labels is not None
+
+
 def test_a_missing_prediction_is_wrong_and_stays_in_the_denominator(items: list[Item]) -> None:
     report = figures(items, [{}, {}], given=True)
     assert "claims" not in report and report["strict"] | {"accuracy_95": None} == {
@@ -439,6 +465,19 @@ def test_the_command_writes_figures_and_prints_the_papers_beside(native: Path, t
     assert report["figures"]["claims"]["claims"] == 4 and report["claims"] == "given"
     assert report["published"][0]["system"] == "GPT-5" and report["run"]["training_file"] == "human_dev.jsonl"
     assert table(report).row_count == 2 + len(report["published"])
+    assert (report["figures"]["coverage"], report["figures"]["turn_coverage"]) == (1.0, 1.0)
+    console = Console(width=250, record=True, file=io.StringIO())
+    console.print(table(report))
+    found = (line for line in console.export_text().splitlines() if "coverage" in line or "majority" in line)
+    header, cells = ([cell.strip() for cell in re.split("[┃│]", line)] for line in found)
+    turns = ["strict turns", "balanced", "safe turns", "balanced", "coverage: claims", "turns"]
+    assert header[4:10] == turns
+    strict, safe = (report["figures"][rule] for rule in ("strict", "safe"))
+    assert cells[4].startswith(f"{100 * strict['accuracy']:.2f} (") and cells[6].startswith(
+        f"{100 * safe['accuracy']:.2f} ("
+    )
+    assert (cells[5], cells[7]) == ("50.00", "50.00")  # what one verdict for every turn is worth
+    assert cells[8:10] == ["100.00", "100.00"]
     refused = CliRunner().invoke(app, arguments)
     assert refused.exit_code == 2 and "must not look at the test set" in refused.output + refused.stderr
 
@@ -461,6 +500,58 @@ def test_wrong_options_end_with_code_2_before_a_model_is_loaded(
     )
     assert done.exit_code == 2 and not out.exists()
     assert message in " ".join((done.output + done.stderr).split())
+
+
+@pytest.fixture
+def vista_form(tmp_path: Path) -> Path:
+    """A conversation in the VISTA repository's form whose first turn has no reference: its claim is memory."""
+    turns = [
+        {"role": "wizard", "utterance": "1912.", "retrieved_document": "N/A", "human_claims": ["built 1912"]},
+        {"role": "apprentice", "utterance": "Sure?"},
+        {"role": "wizard", "utterance": "Yes.", "retrieved_document": "A mill.", "label": "hallucinated",
+         "human_claims": [{"claim": "red", "label": "SUBJECTIVE"}]},
+    ]  # fmt: skip
+    path = tmp_path / "vista.json"
+    path.write_text(json.dumps([turns]), encoding="utf-8")
+    return path
+
+
+def test_the_vista_form_trusts_unreferenced_turns_unless_told_otherwise(
+    vista_form: Path, native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, settings = tmp_path / "out.json", tmp_path / "settings.yaml"
+    settings.write_text("memory: {unreferenced: skip}\n", encoding="utf-8")
+
+    def evaluate(data: Path, *options: str) -> tuple[dict[str, Any], Recorder]:
+        model = Recorder()
+        monkeypatch.setattr(Evaluator, "from_pretrained", without_models(model.backend))
+        done = CliRunner().invoke(
+            app, ["evaluate", "--benchmark", "vista", "--data", str(data), "-o", str(out), *options]
+        )
+        assert done.exit_code == 0, done.output
+        return json.loads(out.read_text(encoding="utf-8")), model
+
+    report, model = evaluate(vista_form)
+    assert report["run"]["config"]["memory"]["unreferenced"] == "trust"
+    ((prompt, claim),) = model.verify
+    assert claim == "red" and "- built 1912" in prompt
+    assert (report["figures"]["turns"], report["figures"]["turn_coverage"]) == (1, 1.0)  # unreferenced: not counted
+    report, model = evaluate(vista_form, "--config", str(settings))
+    assert report["run"]["config"]["memory"]["unreferenced"] == "skip" and "Known facts" not in model.verify[0][0]
+    report, _ = evaluate(native)
+    assert report["run"]["config"]["memory"]["unreferenced"] == "skip" and report["figures"]["turns"] == 3
+
+
+def test_turns_without_reference_count_only_where_they_are_scored(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    turn = {k: v for k, v in reply("1912.", "", ("built 1912", "VERIFIED")).items() if k != "reference"}
+    path.write_text(json.dumps({"id": "a", "turns": [turn, reply("Yes.", None, ("red", "VERIFIED"))]}) + "\n")
+    items = load("human_dev", str(path))
+    assert [list(i.gold) for i in counted(items, "skip")] == [list(i.gold) for i in counted(items, "trust")] == [[1]]
+    assert [list(i.gold) for i in counted(items, "verify")] == [[0, 1]]
+    path.write_text(json.dumps({"id": "a", "turns": [turn]}) + "\n")
+    with pytest.raises(InputError, match="no turn that counts has a reference"):
+        counted(load("human_dev", str(path)), "skip")
 
 
 def test_predictions_of_a_result_carry_labels_and_verdicts() -> None:

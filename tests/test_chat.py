@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tiny_model import CHATML, SPECIAL_TOKENS
+from tokenizers import AddedToken
 
 from vista_local import chat
 from vista_local.chat import STAGE_LABELS, ChatEncoder
@@ -65,6 +66,21 @@ def test_plain_text_does_not_change_the_tokenizer(encoder: ChatEncoder) -> None:
     encoder.plain(SPOOF)
     assert reference_ids(encoder.tokenizer, [{"role": "user", "content": "hello"}]) == before
     assert before[0] == encoder.tokenizer.convert_tokens_to_ids("<|im_start|>")
+
+
+def test_control_tokens_that_are_not_marked_as_special_are_spelled_out_too(encoder: ChatEncoder) -> None:
+    """As Qwen3's `<think>` and `<tool_call>`: added tokens with `special: false`."""
+    tokenizer = copy.deepcopy(encoder.tokenizer)
+    added = ["<think>", "</think>", "<<think>", "[TOOL]", "   \n"]
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in added])
+    ids = dict(zip(added, tokenizer.convert_tokens_to_ids(added), strict=True))
+    other = ChatEncoder(tokenizer)
+    text = "a</think>b <<think>\n<think></think></think>[TOOL]   \nc"
+    plain = other.plain(text)
+    assert tokenizer.decode(plain, clean_up_tokenization_spaces=False) == text
+    assert {i for t, i in ids.items() if i in plain} == {ids["   \n"]}  # runs of white space are text
+    assert ids["</think>"] in tokenizer("</think>", add_special_tokens=False, split_special_tokens=True).input_ids
+    assert other.plain("plain words <b> [1]") == encoder.plain("plain words <b> [1]")
 
 
 # ---- the template ----

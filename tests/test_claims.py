@@ -154,8 +154,8 @@ def test_loops_are_seen_at_the_end_of_a_line(text: str, loop: bool) -> None:
     [
         ("The tower was built in 1889.", ["It was built in 1889."], []),
         ("The tower was built in 1887.", ["It was built in 1889."], ["1887"]),
-        ("Anna lives in Rome.", ["I live in Paris."], ["Rome"]),
-        ("Anna lives in Rome.", ["I live in Paris.", "Is Rome nice?"], []),
+        ("Anna lives in Rome.", ["I, Anna, live in Paris."], ["Rome"]),
+        ("Anna lives in Rome.", ["I live in Paris.", "Is Rome nice, Anna?"], []),
         ("The assistant knows Anna's dogs.", ["anna has a dog"], []),
         ("The dog has three legs.", ["It has 3 legs."], []),
         ("The dog has 3 legs.", ["It has three legs."], []),
@@ -170,6 +170,55 @@ def test_loops_are_seen_at_the_end_of_a_line(text: str, loop: bool) -> None:
 )
 def test_details_that_occur_in_neither_turn_nor_history(claim: str, sources: list[str], missing: list[str]) -> None:
     assert unsupported_details(claim, sources) == missing
+
+
+@pytest.mark.parametrize(
+    ("claim", "missing"),
+    [
+        ("Napoleon built the mill.", ["Napoleon"]),
+        ("Napoleon was paid for the mill.", ["Napoleon"]),
+        ("Napoleon never lived near the mill.", ["Napoleon"]),
+        ("Napoleon Berg walked to the mill.", ["Napoleon"]),
+        ("Napoleon’s mill is red.", ["Napoleon’s"]),
+        ("'Napoleon' is the name of the mill.", ["Napoleon'"]),
+        ("Napoleon and Anna had the mill built.", ["Napoleon"]),
+        ("Charles was paid for the mill.", ["Charles"]),
+        ("Anna built the mill.", []),
+        ("Die Mill ist rot.", []),
+        ("Karls Mühle war rot.", ["Mühle"]),  # in other languages the first word is left alone
+        ("Mills were built in 1912.", []),
+        ("Millers had the mill built.", []),
+        ("Building the mill was hard.", []),
+        ("Built in 1912, the mill is red.", []),
+        ("Several mills had been built.", []),
+        ("People built the mill.", []),
+        ("It was built by Berg.", []),
+        ("It's red.", []),
+        ("There is a mill.", []),
+        ("Someone else built the mill.", []),
+        ("Visitors had to leave the mill.", []),  # a plural needs no name
+        ("Swimming is forbidden near the mill.", []),
+        ("Admission is free at the mill.", []),
+        ("Newly painted doors were hung in the mill.", []),
+        ("Fresh flour comes from the mill.", []),
+        ("Cattle need the mill.", []),
+        ("Twelve was the number of the mill.", []),
+        ("The mill is red.", []),
+        ("Assistant likes the mill.", []),
+        ("User's mill is red.", []),
+    ],
+)
+def test_a_name_at_the_start_of_a_claim_must_occur_and_an_ordinary_word_need_not(
+    claim: str, missing: list[str]
+) -> None:
+    assert (
+        unsupported_details(claim, ["She built it in 1912, and it is red.", "Who is anna berg, with the mill?"])
+        == missing
+    )
+
+
+def test_quotes_around_a_word_do_not_hide_it() -> None:
+    assert unsupported_details("The mill 'Bella' is red.", ["A red mill: 'Bella'!"]) == []
 
 
 @given(MESSY)

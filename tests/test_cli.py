@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
-from vista_local.cli import app
+from vista_local.cli import _counted, app
 
 NATIVE = {
     "id": "c1",
@@ -106,6 +109,13 @@ def test_the_vista_form_trusts_unreferenced_turns_unless_told_otherwise(score: A
     assert lines(out)[0]["turns"][1]["memory"] == []
 
 
+def test_turns_that_given_claims_leave_alone_are_counted(score: Any) -> None:
+    talk = {"id": "c", "turns": [*NATIVE["turns"], {"role": "assistant", "text": "It is old.", "reference": []}] * 2}
+    result, out = score(json.dumps(talk))
+    assert result.exit_code == 0 and len(lines(out)[0]["turns"]) == 2
+    assert "2 assistant turns carry no 'claims' and were left alone" in " ".join(result.stderr.split())
+
+
 def test_settings_reach_the_result(score: Any, tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("context: none\nshard_size: 7\n", encoding="utf-8")
@@ -178,3 +188,40 @@ def test_output_must_be_a_file(tiny_base: Path, tiny_adapters: Path, tmp_path: P
 def test_version_and_help_need_no_model() -> None:
     assert CliRunner().invoke(app, ["--version"]).output.startswith("vista-local ")
     assert "INPUT" in CliRunner().invoke(app, ["score", "--help"]).output
+
+
+def test_nothing_is_taken_from_a_pipe_to_count_its_conversations(tmp_path: Path) -> None:
+    pipe, content = tmp_path / "pipe", b'{"id": "a"}\n{"id": "b"}\n'
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # both ends: neither opening nor reading waits
+    try:
+        os.write(end, content)
+        assert _counted(pipe) is None
+        assert os.read(end, 100) == content
+    finally:
+        os.close(end)
+    (tmp_path / "file").write_bytes(content + b"\n")
+    assert _counted(tmp_path / "file") == 2
+    (tmp_path / "file").write_bytes(b'{\n"id": "a"\n}\n')
+    assert _counted(tmp_path / "file") is None
+
+
+@pytest.mark.parametrize(
+    "command", [["score", "x", "-o", "y"], ["evaluate", "--benchmark", "vista", "--data", "x", "-o", "y"]]
+)
+def test_no_threads_are_refused_before_anything_is_opened(command: list[str]) -> None:
+    refused(CliRunner().invoke(app, [*command, "--threads", "0"]), "--threads", "greater than or equal to 1")
+
+
+@pytest.mark.parametrize("module", ["training.evaluate", "training.chunk_sizes"])
+def test_no_threads_are_refused_when_measuring_too(module: str) -> None:
+    measure = typer.Typer()
+    measure.command()(importlib.import_module(module).main)
+    refused(CliRunner().invoke(measure, ["--threads", "0"]), "--threads", "greater than or equal to 1")
+
+
+def test_fetch_says_which_commands_open_a_connection() -> None:
+    text = " ".join(CliRunner().invoke(app, ["fetch", "--help"]).output.split())
+    assert "only command that opens a connection" not in text
+    for words in ("evaluate --data hub:", "--teacher", "--allow-remote"):
+        assert words in text

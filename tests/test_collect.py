@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -192,11 +195,11 @@ def test_kill_9_loses_nothing_that_was_paid_for(
 def test_a_cost_stop_keeps_finished_conversations_and_goes_on(server: FakeEndpoint, files: Any) -> None:
     settings = {"prices": {"input": 100, "output": 100}, "shots": "zero", "label_max_tokens": 16, "max_tokens": 64}
     arguments, out = files([talk(str(n)) for n in range(6)], **settings, concurrency=2)
-    refused(run(arguments, "--max-cost", "0.6"), "--max-cost 0.6 could be passed", "the same command and a larger")
-    assert 0.2 < 0.011 * server.calls <= 0.6
+    refused(run(arguments, "--max-cost", "0.7"), "--max-cost 0.7 could be passed", "the same command and a larger")
+    assert 0.2 < 0.011 * server.calls <= 0.7
     kept = out.read_bytes()
     assert 1 <= kept.count(b"\n") < 6
-    assert run(arguments, "--max-cost", "0.6").exit_code == 0  # a new run, with money of its own
+    assert run(arguments, "--max-cost", "0.7").exit_code == 0  # a new run, with money of its own
     assert out.read_bytes().startswith(kept) and len(records(out)) == 6
     assert server.calls == sum(r["usage"]["calls"] for r in records(out))
 
@@ -216,6 +219,101 @@ def test_a_dry_run_writes_and_sends_nothing(server: FakeEndpoint, files: Any) ->
     result = run(arguments, "--dry-run")
     assert result.exit_code == 0 and "2 decompose" in result.stdout
     assert server.calls == 0 and not out.exists()
+
+
+def test_a_full_disk_is_one_sentence_and_whole_lines_stay(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, out = files([talk(str(n)) for n in range(3)])
+    pwrite, calls = os.pwrite, 0
+
+    def filling_up(descriptor: int, data: bytes, offset: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > 2:  # the first line is written whole, of the second one a part
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, data[:100] if calls == 2 else data, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", filling_up)
+        result = run(arguments)
+    refused(result, "traces.jsonl: No space left on device; finished conversations are kept, run again once there is")
+    assert result.stderr.count("error:") == 1 and calls == 3
+    assert [r["id"] for r in records(out)] == ["0"]
+    assert run(arguments).exit_code == 0
+    assert [r["id"] for r in records(out)] == ["0", "1", "2"]
+
+
+def test_a_disk_that_is_really_full(files: Any, tmp_path: Path) -> None:
+    unshare = shutil.which("unshare")
+    small, kept = tmp_path / "small", tmp_path / "kept.jsonl"
+    small.mkdir()
+    mount = 'mount -t tmpfs -o size=40k none "$0"'
+    if not unshare or subprocess.run([unshare, "-m", "sh", "-c", mount, str(small)], capture_output=True).returncode:
+        pytest.skip("no right to mount a tmpfs in a mount namespace here (root on Linux)")
+    arguments, out = files([talk(str(n), turns=3) for n in range(8)])
+    there = [str(small / "out.jsonl") if a == str(out) else a for a in arguments]
+    command = f'{mount} && "$@"; code=$?; cp "$0/out.jsonl" {kept}; exit $code'
+    done = subprocess.run(
+        [unshare, "-m", "sh", "-c", command, str(small), sys.executable, "-m", "training.collect", *there],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert "No space left on device; finished conversations are kept" in done.stderr
+    names = [r["id"] for r in records(kept)]
+    assert names and names == [str(n) for n in range(len(names))] and len(names) < 8
+    assert kept.read_bytes().endswith(b"\n")
+
+
+# ---- settings of the input ----
+
+
+def config_of(out: Path) -> dict[str, Any]:
+    return dict(records(out)[0]["trace"]["run"]["config"])
+
+
+def test_the_vista_form_trusts_unreferenced_turns_unless_told_otherwise(files: Any) -> None:
+    turns = [
+        {"role": "wizard", "utterance": "The mill a has 0 doors.", "retrieved_document": "N/A"},
+        {"role": "apprentice", "utterance": "Go on."},
+        {"role": "wizard", "utterance": "It is old.", "retrieved_document": "The mill a has 0 doors. It is old."},
+    ]
+    arguments, out = files([{"id": "a", "turns": turns}])
+    assert run(arguments).exit_code == 0
+    assert config_of(out)["memory"]["unreferenced"] == "trust"
+    assert [m["claim"] for m in records(out)[0]["turns"][2]["trace"]["memory"]] == ["The mill a has 0 doors."]
+    out.unlink()
+    assert run(arguments, "--unreferenced", "skip").exit_code == 0
+    assert records(out)[0]["turns"][2]["trace"]["memory"] == []
+    out.unlink()
+    arguments, out = files([talk("a")])
+    assert run(arguments).exit_code == 0
+    assert config_of(out)["memory"]["unreferenced"] == "skip"
+
+
+def test_a_profile_counts_more_than_the_teachers_file_and_less_than_an_option(files: Any) -> None:
+    arguments, out = files([talk("a")], context="full")
+    for options, context, unreferenced in (
+        ((), "full", "skip"),
+        (("--profile", "paper"), "none", "trust"),
+        (("--profile", "paper", "--context", "recent"), "recent", "trust"),
+    ):
+        assert run(arguments, *options).exit_code == 0
+        assert (config_of(out)["context"], config_of(out)["memory"]["unreferenced"]) == (context, unreferenced)
+        out.unlink()
+    refused(run(arguments, "--profile", "papers"), "unknown profile 'papers'")
+
+
+def test_other_roles_are_mapped_and_broken_records_skipped_on_demand(files: Any) -> None:
+    strange = talk("a")
+    strange["turns"][0]["role"] = "speaker1"
+    arguments, out = files([strange, {"id": "broken", "turns": "none"}, talk("b")])
+    refused(run(arguments, "--skip-bad-records", "--role", "speaker1"), "--role 'speaker1'", "NAME=user")
+    refused(run(arguments, "--role", "speaker1=user"), "line 2", "a list of turns is expected")
+    result = run(arguments, "--role", "speaker1=user", "--skip-bad-records")
+    assert result.exit_code == 0, result.output
+    assert [r["id"] for r in records(out)] == ["a", "b"]
+    assert "1 broken records were skipped; the first: " in " ".join(result.stderr.split())
 
 
 # ---- what is refused ----

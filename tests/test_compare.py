@@ -66,6 +66,15 @@ def test_figures_have_intervals_and_a_paired_difference() -> None:
     assert all(f.difference == 0 and f.difference_interval == (0, 0) for f in same.values())
 
 
+def test_coverage_stands_beside_the_scores() -> None:
+    unscored = replace(SECOND[1], turns=(replace(SECOND[1].turns[0], claims=(), unscored="timeout"),))
+    comparison = compare_results(FIRST, (SECOND[0], unscored))
+    rows = {f.name: f for f in figures(comparison, resamples=50)}
+    claims, turns = rows["coverage of claims"], rows["coverage of turns"]
+    assert (claims.first, claims.second) == (pytest.approx(5 / 6), 1.0)  # one claim of "b" has no label
+    assert (turns.first, turns.second, turns.difference) == (1.0, 0.5, -0.5)
+
+
 def test_mcnemar_is_on_claims_with_gold() -> None:
     test = mcnemar(compare_results(FIRST, SECOND, GOLD))
     assert test is not None and (test.only_first, test.only_second, test.p_value) == (1, 2, 1.0)
@@ -116,6 +125,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
         "a[1].jsonl",
         "VISTA score",
         "claim accuracy",
+        "coverage of claims",
         "3 claims have another label",
         "conversations in A 1",
         "p = 1.0000",

@@ -65,6 +65,10 @@ def test_an_empty_file_means_defaults(tmp_path: Path, text: str) -> None:
         ("memory: trust", "setting 'memory'"),
         ("- context", "a mapping of settings is expected, found list"),
         ("context: [", "cannot be read"),
+        ("context: 2024-13-45", "cannot be read: month must be in 1..12"),
+        ("context: !!bool maybe", "cannot be read"),
+        ("context: !!timestamp soon", "cannot be read"),
+        ("context: " + "[" * 5000, "cannot be read: it is nested too deeply"),
     ],
 )
 def test_bad_settings_are_refused_by_file_and_key(tmp_path: Path, text: str, found: str) -> None:

@@ -226,6 +226,42 @@ def test_training_accepts_corrected_conversations(tmp_path: Path) -> None:
     assert [t.turn for t in load_teacher_turns(path)] == [1], "turn 3 has a claim without a label"
 
 
+def test_training_reads_corrections_as_they_are_exported(tmp_path: Path) -> None:
+    from training.data import load_teacher_turns
+
+    was = [{"text": "The mill, as said, is old.", "label": "VERIFIED"}, {"text": "The mill is loud.", "label": None}]
+    claims = now(("The mill, as said, is old.", "VERIFIED", 0), ("The mill is loud.", "ABSTENTION", 1))
+    later = line(turns=[{"index": 3, "was": was, "claims": claims}])
+    path = write(tmp_path / "corrections.jsonl", line(), later)  # two lines for one conversation
+    first, second = load_teacher_turns(path)
+    assert (first.id, first.turn, first.text) == ("mill", 1, "It is old and red. The miller likes rain.")
+    assert first.reference == ("Rain fell. The mill is old.", "It is white.") and second.reference == ()
+    assert first.claims == tuple((c["text"], label) for c, label in zip(CORRECTED, (V, L, V), strict=True))
+    assert [s.text for s in first.store] == ["The hill is high."]
+    assert [s.text for s in second.store] == ["The hill is high.", "The mill is very old.", "The mill stands."]
+    assert [u.text for u in second.history] == ["How old is the mill?", first.text, "Really?"]
+    # The same as by way of the results.
+    result, merged = merge(tmp_path, line(), later, options=("--as-data",))
+    assert result.exit_code == 0 and load_teacher_turns(merged) == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"input": None}, "'mill' lacks its conversation; score without --compact, or apply .* --as-data"),
+        ({"turns": [{"index": 9, "was": [], "claims": []}]}, "'mill' has no assistant turn 9"),
+        ({"turns": [{"index": 2, "was": [], "claims": []}]}, "'mill' has no assistant turn 2"),
+    ],
+)
+def test_training_refuses_corrections_that_it_cannot_learn_from(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    from training.data import load_teacher_turns
+
+    with pytest.raises(InputError, match=rf"corrections\.jsonl: {message}"):
+        load_teacher_turns(write(tmp_path / "corrections.jsonl", line(**changes)))
+
+
 def test_data_says_which_memory_it_lacks(tmp_path: Path) -> None:
     was = [{"text": "The mill, as said, is old.", "label": "VERIFIED"}, {"text": "The mill is loud.", "label": None}]
     claims = now(("The mill, as said, is old.", "VERIFIED", 0), ("The mill is loud.", "ABSTENTION", 1))
@@ -240,7 +276,7 @@ def test_data_says_which_memory_it_lacks(tmp_path: Path) -> None:
     first, second = load_teacher_turns(path)
     assert [c for c, _ in first.claims] == [c["text"] for c in WAS]
     assert [label for _, label in second.claims] == [V, A]
-    assert len(second.store) == 2
+    assert len(second.store) == 3  # the background, and two of the first turn's claims
 
 
 def test_all_turns_belongs_to_data(tmp_path: Path) -> None:

@@ -181,3 +181,4 @@ def test_doctor_reports_a_healthy_installation(default_base: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "self-test" in done.stdout and "base_sha256" in done.stdout
+    assert "claims of the turn: none" not in done.stdout

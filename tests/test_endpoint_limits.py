@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,10 @@ from fake_endpoint import FakeEndpoint, completion, fails_first
 
 from vista_local.answer_cache import AnswerCache, request_key
 from vista_local.backends.openai_backend import OpenAIBackend
-from vista_local.endpoint import most_tokens
+from vista_local.endpoint import EndpointError, Reply, cache_key, most_tokens, request_body
 from vista_local.errors import VistaError
 from vista_local.fewshot import stage_messages
-from vista_local.limits import BudgetError, RateLimiter, Stop
+from vista_local.limits import Budget, BudgetError, RateLimiter, Stop
 from vista_local.prompts import Prompt
 from vista_local.stages import ClassifyRequest
 from vista_local.teacher import TeacherConfig
@@ -52,6 +54,28 @@ def test_cached_answers_are_equal_with_logprobs(server: FakeEndpoint, connect: A
     reply = connect(cache, logprobs=2).complete("verify", VERIFY)
     assert reply.logprobs == ((("VER", -0.1), ("UN", -2.4)),)
     assert connect(cache, logprobs=2).complete("verify", VERIFY) == reply
+
+
+def test_half_a_surrogate_pair_is_replaced_in_new_answers_and_in_cached_ones(
+    server: FakeEndpoint, connect: Any, tmp_path: Path
+) -> None:
+    server.script = lambda n, b, h: h.send(200, completion("- It is blue \ud83d")) or True
+    cache = AnswerCache(tmp_path / "a.sqlite")
+    endpoint = connect(cache)
+    assert endpoint.complete("verify", VERIFY).text == "- It is blue ?"
+    key = cache_key(endpoint.config, request_body(endpoint.config, "verify", VERIFY))
+    cache.put(key, asdict(Reply("- It is blue \ud83d", declined="it said \ud83d")))  # as earlier versions kept it
+    stored = endpoint.complete("verify", VERIFY)
+    assert (stored.text, stored.declined, server.calls) == ("- It is blue ?", "it said ?", 1)
+    refusal = {"role": "assistant", "content": None, "refusal": "No \ud83d"}
+    server.script = lambda n, b, h: h.send(200, {"choices": [{"message": refusal, "finish_reason": "stop"}]}) or True
+    assert connect().complete("verify", VERIFY).declined == "the model declined: No ?"
+    server.script = fails_first(99, lambda h: h.send(413, {"error": {"message": "too long \ud83d"}}))
+    connect().complete("verify", VERIFY).declined.encode()
+    server.script = fails_first(99, lambda h: h.send(400, {"error": {"message": "odd \ud83d"}}))
+    with pytest.raises(EndpointError, match=r"odd") as caught:
+        connect().complete("verify", VERIFY)
+    str(caught.value).encode()
 
 
 def test_the_cache_is_private_and_keeps_no_request(server: FakeEndpoint, connect: Any, tmp_path: Path) -> None:
@@ -216,6 +240,18 @@ def test_a_server_without_usage_is_charged_from_above(server: FakeEndpoint, conn
     endpoint = connect(prices=PRICES)
     endpoint.complete("verify", VERIFY)
     assert endpoint.budget.spent >= most_tokens(VERIFY) / 1000
+
+
+@pytest.mark.parametrize("text", ["8f3a" * 50, "3.14159" * 30, "ሰላም ለዓለም " * 20, "\x00\ud83d" * 40, ""])
+def test_no_tokenizer_makes_more_tokens_than_the_bound(text: str) -> None:
+    # Tokenizers that fall back on bytes make one token of each at most.
+    assert most_tokens([{"role": "user", "content": text}]) >= len(text.encode("utf-8", "replace")) + 16
+
+
+@pytest.mark.parametrize("limit", [math.nan, math.inf, -math.inf, -1.0])
+def test_a_budget_that_is_no_amount_is_refused(limit: float) -> None:
+    with pytest.raises(VistaError, match=r"--max-cost .*a number from 0 up is expected"):
+        Budget(limit)
 
 
 def test_a_budget_without_prices_is_refused(connect: Any) -> None:

@@ -97,6 +97,13 @@ def test_further_pieces_are_named_only_if_they_decide_by_themselves() -> None:
     assert best([]) == ()
 
 
+def test_what_was_only_said_comes_first_only_if_nothing_verified_decides() -> None:
+    stated = Piece("It is old.", entry=Entry("It is old.", Kind.STATED, 2, 1))
+    sentence = Piece("It was built long ago.", sentence=3)
+    assert [e.source for e in best([(stated, 0.9), (sentence, 0.6)])] == ["reference", "memory"]
+    assert [e.source for e in best([(stated, 0.9), (sentence, 0.4)])] == ["memory"]
+
+
 def test_only_decided_labels_have_a_piece_score() -> None:
     assert piece_score(Label.VERIFIED, 0.7, None) == 0.7
     assert piece_score(Label.CONTRADICTED, 0.25, 0.8) == pytest.approx(0.6)

@@ -14,7 +14,7 @@ import pytest
 from fake_endpoint import KEY, FakeEndpoint, Handler, completion, fails_first, stage_of
 
 from vista_local.backends.base import Said, Unanswered
-from vista_local.backends.openai_backend import OpenAIBackend, label_log_probs
+from vista_local.backends.openai_backend import UNREADABLE_AT_FIRST, OpenAIBackend, label_log_probs
 from vista_local.endpoint import EndpointError, Reply
 from vista_local.errors import VistaError
 from vista_local.fewshot import stage_messages
@@ -85,6 +85,16 @@ def test_retry_after_as_a_date_and_beyond_patience(server: FakeEndpoint, connect
     server.script = fails_first(9, lambda h: h.send(429, {"error": {"message": "x"}}, {"retry-after": "86400"}))
     with pytest.raises(EndpointError, match="86400 seconds"):
         connect().complete("verify", VERIFY)
+
+
+def test_advice_to_wait_no_time_does_not_switch_back_off_off(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vista_local.endpoint.FIRST_WAIT", 0.4)
+    server.script = fails_first(2, lambda h: h.send(429, {"error": {"message": "slow"}}, {"retry-after": "0"}))
+    connect().complete("verify", VERIFY)
+    first, second, third = server.times
+    assert second - first >= 0.2 and third - second >= 0.4  # half to all of 0.4, then of 0.8
 
 
 def test_a_wrong_key_names_the_variable_and_never_the_key(
@@ -210,6 +220,25 @@ def test_an_answer_that_stays_unreadable_is_unscored(server: FakeEndpoint, backe
     assert generation.unscored is not None and "asked twice" in generation.unscored
 
 
+def test_a_model_that_ignores_the_format_ends_the_run_early(server: FakeEndpoint, backend: Any) -> None:
+    server.answer = lambda body: "Sure! What a lovely claim." if stage_of(body) == "verify" else "- It is old."
+    teacher = backend()
+    many = ClassifyRequest(REQUEST.prefix, tuple(f"claim {n}" for n in range(UNREADABLE_AT_FIRST - 1)))
+    teacher.classify("verify", [many])  # too few to judge by
+    assert teacher.generate("decompose", [Prompt("", "Reply:\nIt is old.")])[0].unscored is None
+    with pytest.raises(VistaError, match=r"none of its first 21 answers to verify could be read .*'Sure! What a love"):
+        teacher.classify("verify", [REQUEST])
+
+
+def test_a_model_that_has_answered_once_may_fail_later(server: FakeEndpoint, backend: Any) -> None:
+    teacher = backend()
+    teacher.classify("verify", [REQUEST])
+    server.answer = lambda body: "Hmm."
+    many = ClassifyRequest(REQUEST.prefix, tuple(f"claim {n}" for n in range(UNREADABLE_AT_FIRST + 5)))
+    (rows,) = teacher.classify("verify", [many])
+    assert all(isinstance(row, Unanswered) for row in rows)
+
+
 def test_a_refusal_in_prose_is_no_claim(server: FakeEndpoint, backend: Any) -> None:
     server.answer = lambda body: "I'm sorry, I can't help with that."
     (generation,) = backend().generate("decompose", [Prompt("", "Reply:\nIt is old.")])
@@ -245,6 +274,60 @@ def test_reasoning_in_the_answer_is_not_read(server: FakeEndpoint, backend: Any)
     teacher = backend()
     assert teacher.classify("verify", [REQUEST]) == [[Said(1), Said(1)]]
     assert teacher.generate("decompose", [Prompt("", "Reply:\nIt is old.")])[0].text.strip() == "- It is old."
+
+
+@pytest.mark.parametrize(
+    ("text", "visible"),
+    [
+        ("<think>\nThe claim would be VERIFIED if the reference said", ""),
+        ("  <think>\n- a bullet of the reasoning", ""),
+        ("<think>a</think>\n<think>b", ""),
+        ("<think>\nVERIFIED?</think>UNVERIFIABLE", "UNVERIFIABLE"),
+        ("It says so.\n- x</think>VERIFIED", "VERIFIED"),  # the template has put <think> into the prompt
+        ("- The assistant explains the tag <think>.", "- The assistant explains the tag <think>."),
+        ("VERIFIED", "VERIFIED"),
+    ],
+)
+def test_what_is_seen_of_an_answer_is_never_reasoning(text: str, visible: str) -> None:
+    assert Reply(text).visible == visible
+
+
+def test_reasoning_that_was_cut_off_is_no_answer(server: FakeEndpoint, backend: Any) -> None:
+    text = "<think>\n- It would be VERIFIED, not OUT_OF_SCOPE, if the reference said"
+    server.script = lambda n, b, h: h.send(200, completion(text, finish_reason="length")) or True
+    teacher = backend()
+    for stage in ("verify", "categorise"):
+        ((row, _),) = teacher.classify(stage, [REQUEST])
+        assert isinstance(row, Unanswered)
+        assert row.reason == "asked twice, the answer can't be read: it holds reasoning alone (cut at 10 tokens)"
+    (generation,) = teacher.generate("decompose", [Prompt("", "Reply:\nIt is old.")])
+    assert generation.text == "" and "reasoning alone" in generation.unscored
+    assert "reasoning" in server.bodies[-1]["messages"][-1]["content"] and server.calls == 10
+
+
+@pytest.mark.parametrize(
+    ("stage", "text", "read"),
+    [
+        ("verify", "VERIFIED", True),
+        ("verify", "**UNVERIFIABLE**", True),
+        ("verify", "The reference would make it VERIFIED if", False),
+        ("categorise", '"lacking evidence"', True),
+        ("categorise", "One could say CONTRADICTED, but", False),
+        ("contradiction", "NO.", True),
+        ("contradiction", 'YES\n- "it is old" <> "it is', False),
+    ],
+)
+def test_a_label_in_an_answer_that_was_cut_off_counts_only_if_it_is_all_of_it(
+    server: FakeEndpoint, backend: Any, stage: Any, text: str, read: bool
+) -> None:
+    server.script = lambda n, b, h: h.send(200, completion(text, finish_reason="length")) or True
+    (exchange,) = backend().ask(stage, ["Claim: It is old."])
+    assert (exchange.unscored is None, len(exchange.replies)) == (read, 1 if read else 2)
+    if not read:
+        assert "ends in the middle (cut at 10 tokens)" in exchange.unscored
+    server.script = lambda n, b, h: h.send(200, completion(text)) or True
+    (whole,) = backend(seed=1).ask(stage, ["Claim: It is old."])
+    assert whole.unscored is None, "the same words are an answer if the model ended there"
 
 
 def test_an_answer_cut_at_the_limit_says_so(server: FakeEndpoint, backend: Any) -> None:

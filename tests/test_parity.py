@@ -119,9 +119,19 @@ def test_few_conversations_are_not_enough_however_many_items_they_have() -> None
     assert outcome.needed_clusters == MIN_CLUSTERS
 
 
-def test_a_clear_loss_is_inferior_even_in_a_small_sample() -> None:
-    outcome = non_inferiority([Cluster(4, 0, 4, 0), Cluster(4, 1, 3, 0), Cluster(4, 1, 3, 0)], 0.04)
+def test_a_clear_loss_is_inferior_before_there_are_items_enough_for_the_contrary() -> None:
+    clusters = [Cluster(4, 0, 4, 0), Cluster(4, 1, 3, 0), Cluster(4, 1, 3, 0)] * (MIN_CLUSTERS // 3)
+    outcome = non_inferiority(clusters, 0.04)
     assert outcome is not None and outcome.verdict == "inferior" and outcome.upper < -0.04
+    assert outcome.items < outcome.needed_items
+
+
+@pytest.mark.parametrize("number", [1, MIN_CLUSTERS - 1])
+def test_too_few_conversations_show_no_inferiority_either(number: int) -> None:
+    empty = [Cluster(0, 0, 0, 0)] * MIN_CLUSTERS  # conversations without items say nothing
+    outcome = non_inferiority([Cluster(1, 0, 1, 0)] * number + empty, 0.04)
+    assert outcome is not None and outcome.verdict == "not enough data"
+    assert outcome.clusters == number and outcome.needed_clusters >= MIN_CLUSTERS
 
 
 def test_a_loss_about_the_margin_is_not_shown_with_enough_data() -> None:
@@ -202,6 +212,16 @@ def test_usage_is_added_up(tmp_path: Path) -> None:
     }
 
 
+def test_an_unscored_claim_or_turn_is_no_gold(tmp_path: Path) -> None:
+    claims = write(tmp_path / "g.jsonl", [result("a", (1, [("p", V)])), result("b", (3, [("p", V), ("q", None)]))])
+    assert read_side(claims).conversations["b"][3].given[1] == ("q", None)
+    with pytest.raises(InputError, match=r"g\.jsonl, line 2, turn 4, claim 2: gold needs a label, 'q' is unscored"):
+        read_side(claims, gold=True)
+    turns = write(tmp_path / "h.jsonl", [result("a", (1, []), unscored="no answer")])
+    with pytest.raises(InputError, match=r"h\.jsonl, line 1, turn 2: a turn that could not be scored.*no answer"):
+        read_side(turns, gold=True)
+
+
 # ---- comparing ----
 
 
@@ -243,6 +263,10 @@ def test_figures_of_the_same_claims_by_hand(same_claims: tuple[Path, Path, Path]
     # Gold verdicts: strict T F F, safe T T F; student strict F F F, safe F T F; teacher strict T F F, safe T F F.
     assert report["strict"]["accuracy"]["student"]["value"] == pytest.approx(2 / 3)
     assert report["safe"]["accuracy"]["teacher"]["value"] == pytest.approx(2 / 3)
+    # Student, strict: of one true turn none found, of two false ones both; F1 0 and 4/5. Teacher, safe: 2/3 and 2/3.
+    assert report["strict"]["balanced_accuracy"]["student"]["value"] == pytest.approx(1 / 2)
+    assert report["strict"]["macro_f1"]["student"]["value"] == pytest.approx((0 + 4 / 5) / 2)
+    assert report["safe"]["macro_f1"]["teacher"]["value"] == pytest.approx(2 / 3)
     assert report["safe"]["mcnemar"] == {"only_teacher": 1, "only_student": 1, "p_value": 1.0}
     # Teacher and student agree on p1 and q2.
     assert report["agreement"]["labels"]["value"] == pytest.approx(2 / 6)
@@ -341,9 +365,17 @@ def test_the_command_prints_a_table_and_writes_json(
         ["--teacher", teacher, "--student", student, "--gold", gold, "-o", str(out), "--student-seconds", "3.5"],
     )
     assert done.exit_code == 0, done.output
+    for line in ("strict balanced accuracy", "strict macro f1", "safe macro f1"):
+        assert line in done.output
     assert "claims: not enough data at a margin of 4 points" in done.output and "student: seconds 3.5" in done.output
     report = json.loads(out.read_text(encoding="utf-8"))
     assert report["margin"] == pytest.approx(0.04) and report["files"]["gold"]["name"] == "gold.jsonl"
+
+
+def test_gold_with_an_unscored_claim_is_one_sentence(tmp_path: Path, command: typer.Typer) -> None:
+    side = write(tmp_path / "s.jsonl", [result("a", (1, [("p", V), ("q", None)]))])
+    done = CliRunner().invoke(command, ["--teacher", str(side), "--student", str(side), "--gold", str(side)])
+    assert done.exit_code == 2 and "turn 2, claim 2" in " ".join(done.stderr.split())
 
 
 def test_a_missing_file_is_one_sentence_and_exit_code_2(tmp_path: Path, command: typer.Typer) -> None:

@@ -27,7 +27,7 @@ from training.budget import (
     read_shape,
 )
 from training.classify import TokenBudgetSampler
-from training.common import TrainConfig, load_base, load_config, open_base
+from training.common import TrainConfig, load_base, load_config, open_base, run_record
 from training.hardware import check_lengths, check_memory, place, trainer_options
 from vista_local.chat import ChatEncoder
 from vista_local.errors import InputError, VistaError
@@ -333,7 +333,7 @@ def test_an_exported_adapter_of_a_4_bit_run_scores(small: tuple[str, Path, Path]
 
     recipe = small_recipe(small, "verify", max_steps=2, gradient_accumulation_steps=1)
     report = classify.train(recipe, tmp_path / "run")
-    (tmp_path / "run" / "run.json").write_text(json.dumps(report), encoding="utf-8")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(run_record(recipe, report)), encoding="utf-8")
     manifest = export(recipe, tmp_path / "run", tmp_path / "set" / "verify", None)
     assert manifest.base_name == "base" and manifest.hyper_parameters["quantization"] == "nf4"
     assert "SmolLM2" not in (tmp_path / "set" / "verify" / "README.md").read_text(encoding="utf-8")

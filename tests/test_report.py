@@ -139,6 +139,32 @@ def test_only_the_lowest_scores_are_listed_on_demand() -> None:
     assert page["summary"]["conversations"] == 3
 
 
+def test_an_id_that_is_there_twice_is_refused_with_both_runs() -> None:
+    with pytest.raises(VistaError, match=r"'mill' is there twice, both times as a result of run 00ff00ff00ff00ff$"):
+        data(MILL, LAKE, MILL)
+    two_runs = [(LAKE, RUN), (MILL, RUN), (MILL, {"id": "other"})]
+    with pytest.raises(VistaError, match="'mill' is there twice, as a result of run 00ff00ff00ff00ff and of run other"):
+        report_data(two_runs, title="t", source="out.jsonl", limit=1)
+    apart = report_data([(LAKE, RUN), (MILL, {"id": "other"})], title="t", source="out.jsonl")
+    assert [r["id"] for r in apart["runs"]] == [RUN["id"], "other"]
+
+
+def test_the_digest_is_that_of_the_listed_ids_and_claims() -> None:
+    first = MILL.turns[0]
+    relabelled = replace(first, claims=(replace(first.claims[0], label=L), *first.claims[1:]))
+    reworded = replace(first, claims=(replace(first.claims[0], text="\ud83d"), *first.claims[1:]))
+    same = [data(MILL, LAKE)["digest"], data(replace(MILL, turns=(relabelled, *MILL.turns[1:])), LAKE)["digest"]]
+    others = [
+        data(MILL)["digest"],
+        data(LAKE, MILL)["digest"],
+        data(replace(MILL, id="c1"), LAKE)["digest"],
+        data(replace(MILL, turns=(reworded, *MILL.turns[1:])), LAKE)["digest"],
+        data(replace(MILL, turns=(replace(first, index=3), *MILL.turns[2:]), conversation=None), LAKE)["digest"],
+    ]
+    assert same[0] == same[1] and len({same[0], *others}) == 6
+    assert data(MILL, LAKE, limit=1)["digest"] == others[0], "of those that are listed"
+
+
 @given(
     st.lists(st.sampled_from(["a", "b", " A. ", "c"]), max_size=6),
     st.lists(st.sampled_from(["a", "B", "c."]), max_size=6),

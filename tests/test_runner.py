@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -240,7 +241,7 @@ def test_a_refused_file_is_not_kept_locked(finished: dict[int, bytes], tmp_path:
     with pytest.raises(VistaError, match="exists") as refusal:  # keeps the failed object alive by its traceback
         OutputFile(path, RUN, 4, resume=False)
     with OutputFile(path, RUN, 4, resume=True) as output:
-        assert len(output.kept_ids) == 12
+        assert len(output.kept) == 12
     assert refusal.value
 
 
@@ -269,6 +270,20 @@ def test_resume_needs_the_same_input(
         run(path, conversations, 4, resume=True)
     assert found in str(error.value)
     assert path.read_bytes() == kept
+
+
+def test_resume_knows_its_input_by_more_than_ids(tmp_path: Path) -> None:
+    """Conversations without ids are numbered, so two files have the same ids."""
+    path = tmp_path / "out.jsonl"
+    run(path, talks(4), 4)
+    other = [replace(c, turns=(replace(c.turns[0], text="something else"), *c.turns[1:])) for c in talks(8)]
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=r"conversation 1 \('c0é'\) was scored with other turns"):
+        run(path, other, 4, resume=True)
+    assert path.read_bytes() == before
+    stripped = [{k: v for k, v in json.loads(line).items() if k != "input_sha256"} for line in before.splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in stripped), encoding="utf-8")
+    assert run(path, talks(8), 4, resume=True), "files of versions without a digest are known by their ids"
 
 
 def test_a_failing_disk_is_reported_with_the_way_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

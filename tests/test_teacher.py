@@ -67,6 +67,7 @@ def test_shipped_settings_are_valid_and_hold_no_key(name: str) -> None:
         ({"shotz": "few"}, "unknown setting 'shotz'; did you mean 'shots'?"),
         ({"prices": {"input": 1, "output": 1, "ouput": 2}}, "did you mean 'prices.output'?"),
         ({"prices": {"input": 1}}, "'prices.output' is missing"),
+        ({"prices": {"input": float("inf"), "output": 1}}, "setting 'prices.input'"),
         ({"shots": "many"}, "setting 'shots'"),
         ({"context": "some"}, "setting 'context'"),
         ({"base_url": "localhost:8000"}, "https://host/v1"),
@@ -350,18 +351,41 @@ def test_score_with_a_teacher(server: FakeEndpoint, score: Any) -> None:
     assert "are sent to" not in result.stderr
 
 
+def test_a_profile_or_file_of_settings_counts_more_than_the_teachers_file(score: Any, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("context: none\n", encoding="utf-8")
+    for options, context in ((), "full"), (("--profile", "paper"), "none"), (("--config", str(settings)), "none"):
+        outcome, out = score([talk("a")], *options, settings={"context": "full"})
+        assert outcome.exit_code == 0, outcome.output
+        assert json.loads(out.read_text(encoding="utf-8").splitlines()[0])["run"]["config"]["context"] == context
+        out.unlink()
+
+
 def test_score_stops_before_the_cost_is_passed_and_goes_on_from_the_cache(server: FakeEndpoint, score: Any) -> None:
     talks = [talk(str(n)) for n in range(6)]
     settings = {"prices": {"input": 100, "output": 100}, "shots": "zero", "label_max_tokens": 16, "max_tokens": 64}
-    result, out = score(talks, "--max-cost", "0.75", settings=settings)
-    refused(result, "--max-cost 0.75 could be passed", "kept", "--resume and a larger --max-cost")
+    result, out = score(talks, "--max-cost", "0.95", settings=settings)
+    refused(result, "--max-cost 0.95 could be passed", "kept", "--resume and a larger --max-cost")
     first = server.calls
-    assert 0.3 < 0.011 * first <= 0.75
+    assert 0.5 < 0.011 * first <= 0.95
     assert len(list(read_results(out))) == 4  # the first shard
     result, out = score(talks, "--max-cost", "9", "--resume", settings=settings)
     assert result.exit_code == 0, result.output
     assert len(list(read_results(out))) == 6
     assert server.calls == 12 + 42 + 18  # decompose, verify, categorise: each call was made once
+
+
+def test_half_a_surrogate_pair_in_answers_stops_neither_the_run_nor_a_resumed_one(
+    server: FakeEndpoint, score: Any
+) -> None:
+    server.answer = lambda body: "- The sky is blue \ud83d" if stage_of(body) == "decompose" else "OUT_OF_SCOPE \udc00"
+    result, out = score([talk("a", turns=1)])
+    assert result.exit_code == 0, result.output
+    (scored,) = read_results(out)
+    assert [c.text for c in scored.turns[0].claims] == ["The sky is blue ?"]
+    calls = server.calls
+    out.unlink()
+    assert score([talk("a", turns=1)])[0].exit_code == 0 and server.calls == calls  # all of it from the cache
 
 
 def test_dry_run_opens_no_connection_and_needs_no_key(
@@ -407,6 +431,9 @@ def test_wrong_use_is_one_sentence(server: FakeEndpoint, score: Any, tmp_path: P
     refused(score([talk("a")], settings={"base_url": "https://api.example.com/v1"})[0], "--allow-remote")
     refused(score([talk("a")], "--evidence")[0], "evidence")
     refused(score([talk("a")], "--max-cost", "1")[0], "prices.input")
+    priced = {"prices": {"input": 1, "output": 1}}
+    refused(score([talk("a")], "--max-cost", "inf", settings=priced)[0], "--max-cost inf: a number from 0 up")
+    refused(score([talk("a")], "--max-cost", "nan", settings=priced)[0], "--max-cost")
     refused(score([talk("a")], "--base", "x")[0], "--teacher takes its place")
     refused(score([talk("a")], settings={"api_key_env": "NO_SUCH_VARIABLE"})[0], "NO_SUCH_VARIABLE is not set")
     refused(score([talk("a")], settings={"modle": "x"})[0], "did you mean 'model'?")

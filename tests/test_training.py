@@ -57,6 +57,19 @@ def test_the_store_is_every_earlier_verified_or_out_of_scope_claim(turns: list[T
     assert len(harbour.reference) == 1  # a string is one passage
 
 
+def test_background_facts_are_in_the_store_of_every_turn(tmp_path: Path) -> None:
+    talk = json.loads(json.dumps(CONVERSATIONS[0])) | {"background": ["The river is wide.", "", "The river is wide."]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(talk) + "\n", encoding="utf-8")
+    known = StoreLine("The river is wide.")
+    first, second, _ = load_teacher_turns(tmp_path / "a.jsonl")
+    assert first.store == (known,)
+    assert second.store == (
+        known,
+        StoreLine("The assistant loves mills.", True),
+        StoreLine("Anna Berg built the mill in 1912."),
+    )
+
+
 def test_turns_without_claims_key_are_history_only(tmp_path: Path) -> None:
     talk = {"id": "a", "turns": [{"role": "assistant", "text": "Hello!"}, user("Hi."), reply("A mill.", "A mill.")]}
     (tmp_path / "a.jsonl").write_text(json.dumps(talk) + "\n\n", encoding="utf-8")

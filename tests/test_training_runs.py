@@ -20,7 +20,7 @@ from trl import SFTTrainer
 
 from training import classify, decompose
 from training.classify import use_label_rows
-from training.common import TrainConfig, load_base
+from training.common import TrainConfig, load_base, run_record
 from training.data import (
     TeacherTurn,
     decompose_samples,
@@ -30,6 +30,7 @@ from training.export import export
 from vista_local.backends.device import native_dtype, pick_device
 from vista_local.backends.transformers_backend import TransformersBackend
 from vista_local.chat import ChatEncoder
+from vista_local.errors import InputError
 from vista_local.prompts import Prompt
 
 
@@ -180,18 +181,48 @@ def test_categorise_starts_from_verify(
 
 @pytest.mark.slow
 def test_exported_adapter_loads_with_calibration_and_card(verify_run: Run, tiny_base: Path, tmp_path: Path) -> None:
-    (verify_run.out / "run.json").write_text(json.dumps(verify_run.report), encoding="utf-8")
+    written = run_record(verify_run.config, verify_run.report)
+    earlier = {"steps": 3, "minutes": 0.5, "hardware": "an abacus", "recipe": {"seed": 5}}
+    (verify_run.out / "run.json").write_text(json.dumps(written | {"started_from": earlier}), encoding="utf-8")
     manifest = export(verify_run.config, verify_run.out, tmp_path / "verify", None)
     assert manifest.calibration.temperature > 0
     assert manifest.metrics["claims"] == verify_run.report["claims"]
     assert manifest.metrics["negative log-likelihood"] <= manifest.metrics["negative log-likelihood before"]
-    assert manifest.training["steps"] == 14
+    assert manifest.training["steps"] == 14 and manifest.training["started_from"] == earlier
+    assert manifest.hardware == written["hardware"] and manifest.data_sha256 == written["data_sha256"]
+    assert manifest.hyper_parameters["learning_rate"] == verify_run.config.learning_rate
     weights = load_file(tmp_path / "verify" / "adapter_model.safetensors")
     assert {t.dtype for t in weights.values()} == {torch.float16}
     backend = TransformersBackend(tiny_base, tmp_path, stages=("verify",))
     assert asdict(backend.manifest("verify")) == json.loads(json.dumps(asdict(manifest)))
     assert backend.max_reference_tokens > 0
-    assert "negative log-likelihood" in (tmp_path / "verify" / "README.md").read_text(encoding="utf-8")
+    card = (tmp_path / "verify" / "README.md").read_text(encoding="utf-8")
+    assert "negative log-likelihood" in card and "| steps | 14 |" in card
+    assert "| steps (1 before) | 3 |" in card and "| hardware (1 before) | an abacus |" in card
+
+
+def test_a_run_remembers_the_runs_that_it_started_from(tiny_base: Path, data_root: Path, tmp_path: Path) -> None:
+    start = tmp_path / "first" / "adapter"
+    start.mkdir(parents=True)
+    (start.parent / "run.json").write_text('{"steps": 7, "started_from": {"steps": 5}}', encoding="utf-8")
+    config = recipe("verify", tiny_base, data_root, init_from=str(start), learning_rate=0.25)
+    record = run_record(config, {"steps": 9})
+    assert (record["steps"], record["recipe"]["learning_rate"]) == (9, 0.25)
+    assert record["started_from"] == {"steps": 7, "started_from": {"steps": 5}}
+    assert set(record["data_sha256"]) == {*config.train, *config.dev}
+
+
+def test_export_refuses_a_run_whose_record_does_not_say_what_it_was(
+    verify_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    (run / "adapter").mkdir(parents=True)
+    (run / "adapter" / "adapter_model.safetensors").write_bytes(b"")
+    for text, message in (('{"steps": 1}', "no 'recipe'"), ('{"steps"', "can't be read")):
+        (run / "run.json").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=message):
+            export(verify_run.config, run, tmp_path / "verify", None)
+    assert not (tmp_path / "verify").exists()
 
 
 @pytest.mark.slow

@@ -15,8 +15,10 @@ from tiny_model import LIMIT
 
 from vista_local.adapters import Calibration, read_manifest, write_manifest
 from vista_local.backends.base import Generation, Unanswered
+from vista_local.backends.device import pick_device
 from vista_local.backends.transformers_backend import TransformersBackend, _ClaimLoopStop
 from vista_local.chat import STAGE_LABELS
+from vista_local.errors import VistaError
 from vista_local.prompts import Prompt
 from vista_local.stages import ClassifyRequest, classify_request, decompose_prompt
 
@@ -51,6 +53,28 @@ def requests(backend: TransformersBackend, stage: str) -> list[ClassifyRequest]:
 
 def flat(answers: list[list[list[float]]]) -> torch.Tensor:
     return torch.tensor([branch for request in answers for branch in request])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "abacus"}, "device 'abacus': torch knows no such device"),
+        ({"device": "xpu"}, "the model can't be put on 'xpu'"),
+        ({"threads": 0}, "0 threads: at least 1"),
+        ({"threads": -1}, "-1 threads: at least 1"),
+    ],
+)
+def test_a_device_or_thread_count_that_cannot_be_is_one_sentence(
+    tiny_base: Path, tiny_adapters: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(VistaError, match=message):
+        TransformersBackend(tiny_base, tiny_adapters, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_cuda_on_a_machine_without_it_is_one_sentence() -> None:
+    with pytest.raises(VistaError, match="device 'cuda:0': this machine has no CUDA device"):
+        pick_device("cuda:0")
 
 
 # ---- classify ----

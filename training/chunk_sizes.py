@@ -47,7 +47,7 @@ def main(
     turns: Annotated[int, typer.Option(help="dev turns (random, by seed)")] = 30,
     config: Annotated[Path, typer.Option(help="recipe of decompose")] = Path("configs/default/decompose.yaml"),
     adapters: Annotated[Path, typer.Option(help="adapter set")] = Path("checkpoints/smollm2-135m"),
-    threads: Annotated[int, typer.Option(help="CPU threads")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
     out: Annotated[Path, typer.Option(help="JSON file")] = ROOT / "scripts" / "results" / "chunk_sizes.json",
 ) -> None:
     """Measure every size on the same turns."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,16 +22,17 @@ import typer
 
 from training.trace_form import FORM, check_trace, trace_versions
 from vista_local.backends.openai_backend import Exchange
-from vista_local.config import ScoreConfig, load_config
+from vista_local.config import ScoreConfig, format_defaults, load_config
 from vista_local.errors import InputError, VistaError
 from vista_local.fewshot import Shots, Stage, stage_messages
+from vista_local.files import append_synced, full
 from vista_local.memory import Entry, KnowledgeStore
 from vista_local.output import native_form
 from vista_local.prompted import Scored, TeacherEvaluator, TurnTrace
 from vista_local.readers import open_conversations
 from vista_local.schema import ClaimResult, Conversation, TurnResult, TurnStatus
 from vista_local.teacher import Prices, load_teacher
-from vista_local.terminal import console, user_errors
+from vista_local.terminal import console, role_mapping, user_errors
 
 
 def prompt_digests(shots: Shots) -> dict[str, str]:
@@ -156,6 +156,7 @@ class TraceFile:
 
     def __post_init__(self) -> None:
         self.kept: list[str] = []
+        self._end = 0  # where the last whole line ends
         try:
             self._stream: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 - closed by `close`
         except OSError as error:
@@ -166,8 +167,8 @@ class TraceFile:
             self._stream.close()
             raise VistaError(f"{self.path}: another collection is writing to this file") from error
         try:
-            self._stream.truncate(self._read())
-            self._stream.seek(0, os.SEEK_END)
+            self._end = self._read()
+            self._stream.truncate(self._end)
         except BaseException:
             self._stream.close()
             raise
@@ -202,19 +203,21 @@ class TraceFile:
         Raises:
             VistaError: the disk is full or fails; whole lines stay as they are.
         """
+        # A lone surrogate can't be encoded; in ASCII it is an escape like any other.
+        text = json.dumps(record, ensure_ascii=False)
+        data = (text if _is_utf8(text) else json.dumps(record)).encode() + b"\n"
         try:
-            # A lone surrogate can't be encoded; in ASCII it is an escape like any other.
-            text = json.dumps(record, ensure_ascii=False)
-            data = (text if _is_utf8(text) else json.dumps(record)).encode() + b"\n"
-            self._stream.write(data)
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
+            append_synced(self._stream.fileno(), data, self._end)
         except OSError as error:
-            raise VistaError(f"{self.path}: {error.strerror}; finished conversations are kept, run again") from error
+            room = " once there is room" if full(error) else ""
+            raise VistaError(
+                f"{self.path}: {error.strerror}; finished conversations are kept, run again{room}"
+            ) from error
+        self._end += len(data)
 
     def close(self) -> None:
         """Release the file; an empty one is taken away again."""
-        if not self._stream.tell():
+        if not self._end:
             self.path.unlink(missing_ok=True)
         self._stream.close()
 
@@ -261,9 +264,14 @@ def main(
     output: Annotated[Path, typer.Option("--output", "-o", help="trace file (JSON Lines); run again to go on")],
     teacher: Annotated[Path, typer.Option(help="YAML file of the teacher")],
     config: Annotated[Path | None, typer.Option(help="YAML file of settings, as for `score`")] = None,
+    profile: Annotated[str | None, typer.Option(help="'paper': the published method's main setting")] = None,
     context: Annotated[str | None, typer.Option(help="history shown to verify: none, recent or full")] = None,
     unreferenced: Annotated[str | None, typer.Option(help="turns without reference: skip, trust or verify")] = None,
     given_claims: Annotated[bool, typer.Option("--given-claims", help="label the input's own claims")] = False,
+    roles: Annotated[list[str] | None, typer.Option("--role", help="role name mapping, such as speaker1=user")] = None,
+    skip_bad_records: Annotated[
+        bool, typer.Option("--skip-bad-records", help="count broken records and go on")
+    ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first conversations")] = None,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="the teacher may be on another machine: conversations are sent there")
@@ -276,15 +284,17 @@ def main(
     """Have a teacher score INPUT and keep prompts, answers, claims, labels and memory for training."""
     with user_errors():
         settings = load_teacher(teacher)
-        overrides: dict[str, Any] = {"context": context or settings.context}
+        overrides: dict[str, Any] = {} if context is None else {"context": context}
         if given_claims:
             overrides["given_claims"] = True
         if unreferenced:
             overrides["memory"] = {"unreferenced": unreferenced}
-        score_config: ScoreConfig = load_config(config, overrides)
+        mapping = role_mapping(roles or [])
+        reader = open_conversations(source, roles=mapping, on_warning=_note, skip_bad=skip_bad_records)
+        defaults = format_defaults(reader.format) | {"context": settings.context}
+        score_config: ScoreConfig = load_config(config, overrides, profile, defaults)
         if score_config.oracle_memory:
             raise VistaError("oracle_memory is for analysis: a trace holds the memory that the teacher made itself")
-        reader = open_conversations(source, on_warning=_note)
         conversations = islice(reader, limit)
         evaluator = TeacherEvaluator(
             settings, score_config, allow_remote=allow_remote, max_cost=max_cost, dry_run=dry_run
@@ -305,6 +315,8 @@ def main(
                 raise typer.Exit(130) from stopped
             finally:
                 out.close()
+        if reader.skipped:
+            _note(f"{len(reader.skipped)} broken records were skipped; the first: {reader.skipped[0]}")
         note = f", {unscored} claims or turns unscored" if unscored else ""
         _note(f"{len(out.kept)} conversations in {output} ({earlier} from earlier runs){note}; {evaluator.usage()}")
 

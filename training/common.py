@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import platform
 import random
 import time
@@ -231,6 +232,25 @@ def sample_limited(turns: list[Any], limit: int | None, rng: random.Random) -> l
 def data_hashes(config: TrainConfig) -> dict[str, str]:
     """SHA-256 of every data file of a recipe."""
     return {name: sha256_file(find_data(config, name)) for name in [*config.train, *config.dev]}
+
+
+def run_record(config: TrainConfig, run: dict[str, Any]) -> dict[str, Any]:
+    """What a finished run was, as JSON: figures, recipe, data, machine, and the run that it started from.
+
+    Args:
+        run: steps, tokens, minutes and loss, as training returns them.
+    """
+    record = run | {
+        "recipe": {k: v for k, v in dataclasses.asdict(config).items() if k != "data_roots"},
+        "data_sha256": data_hashes(config),
+        "hardware": hardware(),
+        "software": software(),
+    }
+    # The weights learnt from both runs, so the earlier one's record, with what it started from, comes along.
+    earlier = Path(config.init_from).parent / "run.json" if config.init_from else None
+    if earlier is not None and earlier.is_file():
+        record["started_from"] = json.loads(earlier.read_text(encoding="utf-8"))
+    return record
 
 
 def hardware() -> str:

@@ -16,9 +16,12 @@ from typing import Any
 from training.trace_form import check_trace
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.chunking import chunk_turn
+from vista_local.corrections import CORRECTIONS_SCHEMA, gold_conversations
 from vista_local.errors import InputError, VistaError
 from vista_local.history import DECOMPOSE_HISTORY, RECENT, recent_history
 from vista_local.labels import STORED_LABELS, UNVERIFIABLE, Label, parse_label
+from vista_local.memory import KnowledgeStore
+from vista_local.output import native_form
 from vista_local.packing import PackedSequence, pack
 from vista_local.prompts import (
     DECOMPOSE_SYSTEM,
@@ -58,17 +61,21 @@ class ClassifySample:
 
 
 def load_teacher_turns(path: str | Path) -> list[TeacherTurn]:
-    """Read teacher conversations, written ones and collected traces alike.
+    """Read teacher conversations: written ones, collected traces, or corrections as the report exports them.
 
-    The store of a turn is what its trace says was shown, otherwise every earlier VERIFIED or
-    OUT_OF_SCOPE claim. A turn of which the teacher left something unscored is no example: it is left
-    out, its labelled claims still count as memory.
+    The store of a turn is what its trace says was shown, otherwise the conversation's background and
+    every earlier VERIFIED or OUT_OF_SCOPE claim. A turn of which the teacher left something unscored is
+    no example: it is left out, its labelled claims still count as memory.
+
+    Corrections hold reviewed turns alone: what turns between them established that nobody reviewed is in
+    no memory (`vista-local merge --as-data --all-turns` has it).
 
     Raises:
-        InputError: a line is cut off or no JSON, a field is missing or a label unknown, or traces were
-            made with other prompts; names file and line.
+        InputError: a line is cut off or no JSON, a field is missing or a label unknown, traces were
+            made with other prompts, or corrections lack their conversations; names file and line.
     """
     turns: list[TeacherTurn] = []
+    first = True
     with open(path, encoding="utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -84,6 +91,9 @@ def load_teacher_turns(path: str | Path) -> list[TeacherTurn]:
                     "which completes the file",
                     where,
                 ) from error
+            if first and isinstance(record, dict) and record.get("schema") == CORRECTIONS_SCHEMA:
+                return _corrected_turns(Path(path))
+            first = False
             try:
                 check_trace(record, where)
                 turns.extend(_conversation_turns(record))
@@ -92,9 +102,15 @@ def load_teacher_turns(path: str | Path) -> list[TeacherTurn]:
     return turns
 
 
+def _corrected_turns(path: Path) -> list[TeacherTurn]:
+    """The reviewed turns of a corrections file, several lines for one conversation put together."""
+    corrected = ({"id": c.id, **native_form(c)} for c in gold_conversations(path))
+    return [turn for record in corrected for turn in _conversation_turns(record)]
+
+
 def _conversation_turns(record: dict[str, Any]) -> Iterable[TeacherTurn]:
     history: list[Utterance] = []
-    store: list[StoreLine] = []
+    store = [entry.line() for entry in KnowledgeStore(as_passages(record.get("background"))).entries]
     for index, turn in enumerate(record["turns"]):
         if turn["role"] == "assistant" and "claims" in turn:
             shown = turn["trace"]["memory"] if "trace" in turn else None

@@ -36,7 +36,7 @@ from vista_local.benchmarks.figures import (
 )
 from vista_local.benchmarks.mapping import any_faithful
 from vista_local.config import ScoreConfig
-from vista_local.errors import VistaError
+from vista_local.errors import InputError, VistaError
 from vista_local.evaluator import Evaluator, adapters_dir
 from vista_local.files import whole_file
 from vista_local.labels import parse_label
@@ -58,10 +58,21 @@ WHOLE_TURNS = ("long_dev",)
 MODES = ("given_claims", "end_to_end", "diluted", "whole_turns")
 
 
+#: What figures of two runs must have in common to stand in one file.
+SAME_MODELS = ("base_sha256", "adapters", "calibration", "limits", "prompt_version", "dtype")
+
+
 def load_records(path: Path) -> list[dict[str, Any]]:
-    """The conversations of a file as they stand."""
-    with open(path, encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines if line.strip()]
+    """The conversations of a file as they stand.
+
+    Raises:
+        InputError: the file can't be read.
+    """
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"can't be read: {error}", str(path)) from error
 
 
 def gold_turns(conversation: dict[str, Any]) -> dict[int, GoldTurn]:
@@ -211,7 +222,7 @@ def main(
         ",".join(MODES)
     ),
     limit: Annotated[int | None, typer.Option(help="only the first conversations of each set")] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
     remember: Annotated[
         Path | None, typer.Option(help="file of answers: ask the model only what is not in it; times are left out")
     ] = None,
@@ -219,6 +230,8 @@ def main(
     """Measure an adapter set; figures of sets and modes that are not asked for are kept."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
+        if limit is not None and out is None:
+            raise VistaError("--limit needs --out: figures of a part don't go beside those of whole sets")
         folder = adapters_dir(adapters)
         evaluator = Evaluator.from_pretrained(folder, threads=threads)
         backend = evaluator.backend if remember is None else RememberingBackend(evaluator.backend, remember)
@@ -227,15 +240,18 @@ def main(
         report: dict[str, Any] = {}
         if target.is_file():
             report = json.loads(target.read_text(encoding="utf-8"))
-            if report.get("adapters") != described["adapters"]:
-                report = {}  # other weights: their figures don't belong beside these
-        report |= {"record": record(SEED), "adapters": described["adapters"], "models": described}
+            if any(report.get("models", {}).get(key) != described[key] for key in SAME_MODELS):
+                report = {}  # other weights or another calibration: their figures don't belong beside these
+        now = record(SEED)
+        report |= {"record": now, "adapters": described["adapters"], "models": described}
         for name in sets.split(","):
             if name not in SETS:
                 raise VistaError(f"unknown set {name!r}; accepted: {', '.join(SETS)}")
             wanted = modes_of(name, modes.split(","))
             note = f"at most {described['token_budget']} padded tokens"
             figures = evaluate_set(backend, name, data / SETS[name], limit, wanted, note, remember is None)
+            for mode in wanted:  # modes that were measured before keep their own date and commit
+                figures[mode]["measured"] = {key: now[key] for key in ("date", "git_commit", "git_dirty")}
             report[name] = report.get(name, {}) | figures
             with whole_file(target) as stream:
                 stream.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")

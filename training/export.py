@@ -18,19 +18,16 @@ import typer
 
 from training.common import (
     TrainConfig,
-    data_hashes,
     find_data,
-    hardware,
     load_config,
     resolve_training_base,
     sample_limited,
-    software,
 )
 from training.data import TeacherTurn, evidence_prompt, load_teacher_turns
 from vista_local.adapters import AdapterManifest, Calibration, base_sha256, sha256_file, write_manifest
 from vista_local.base import HUB_ID
 from vista_local.chat import STAGE_LABELS, ChatEncoder
-from vista_local.errors import VistaError
+from vista_local.errors import InputError, VistaError
 from vista_local.labels import UNVERIFIABLE, Label
 from vista_local.prompts import PROMPT_VERSION
 from vista_local.stages import ClassifyRequest, stage_system
@@ -97,13 +94,21 @@ def _longest_reference(config: TrainConfig, encoder: ChatEncoder) -> int:
     return max(s.reference_tokens for recipe in recipes for s in build_training_samples(recipe, encoder))
 
 
-def _run_record(config: TrainConfig, run_folder: Path) -> dict[str, Any]:
-    """What the run was, and what the run was whose adapter it started from: the weights learnt from both."""
-    run: dict[str, Any] = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
-    earlier = Path(config.init_from).parent / "run.json" if config.init_from else None
-    if earlier is not None and earlier.is_file():
-        run["started from"] = json.loads(earlier.read_text(encoding="utf-8"))
-    return run
+def _run_record(run_folder: Path) -> dict[str, Any]:
+    """What `training.train` wrote of the run.
+
+    Raises:
+        InputError: its record is missing or cut off.
+    """
+    path = run_folder / "run.json"
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+        missing = [key for key in ("recipe", "data_sha256", "hardware", "software") if key not in run]
+    except (OSError, ValueError) as error:
+        raise InputError(f"the run's record can't be read: {error}", str(path)) from error
+    if missing:
+        raise InputError(f"no {missing[0]!r} in the run's record; train again with this version", str(path))
+    return dict(run)
 
 
 def _save_half(source: Path, target: Path) -> None:
@@ -129,10 +134,23 @@ def _card_base(manifest: AdapterManifest) -> str:
     return f"license: other\nlicense_name: that-of-the-base-model\nbase_model: {named}"
 
 
+def _run_rows(manifest: AdapterManifest) -> list[str]:
+    """Rows of the card for every run that the weights learnt from, the last one first."""
+    rows: list[str] = []
+    run, hardware, number = manifest.training, manifest.hardware, 0
+    while run:
+        before = f" ({number} before)" if number else ""
+        figures = {k: v for k, v in run.items() if not isinstance(v, dict)} | {"hardware": hardware}
+        rows += [f"| {name}{before} | {value} |" for name, value in figures.items()]
+        run, number = run.get("started_from", {}), number + 1
+        hardware = run.get("hardware", "")
+    return rows
+
+
 def _card(manifest: AdapterManifest, metrics: dict[str, Any]) -> str:
     rows = "\n".join(f"| {k} | {v} |" for k, v in metrics.items())
     recipe = "\n".join(f"| {k} | {v} |" for k, v in manifest.hyper_parameters.items())
-    run = "\n".join(f"| {k} | {v} |" for k, v in manifest.training.items())
+    run = "\n".join(_run_rows(manifest))
     return f"""---
 library_name: peft
 {_card_base(manifest)}
@@ -151,7 +169,6 @@ It is of use with vista-local's prompts of version {manifest.prompt_version} onl
 | training run | value |
 |---|---|
 {run}
-| hardware | {manifest.hardware} |
 | seed | {manifest.seed} |
 
 | recipe | value |
@@ -170,6 +187,8 @@ def export(
     adapter = run_folder / "adapter"
     if not (adapter / "adapter_model.safetensors").is_file():
         raise VistaError(f"{adapter}: no trained adapter; run: python -m training.train {config.stage}")
+    run = _run_record(run_folder)
+    recipe = run.pop("recipe")
     base = resolve_training_base(config)
     target.mkdir(parents=True, exist_ok=True)
     _save_half(adapter, target)
@@ -185,18 +204,21 @@ def export(
         max_reference_tokens=_longest_reference(config, encoder),
         chunk_tokens=(config.score_chunk_tokens or config.chunk_tokens) if config.stage == "decompose" else 0,
         adapter_sha256=sha256_file(target / "adapter_model.safetensors"),
-        data_sha256=data_hashes(config),
-        hyper_parameters={k: v for k, v in asdict(config).items() if k not in ("data_roots", "stage", "seed")},
-        seed=config.seed,
-        hardware=hardware(),
-        training=_run_record(config, run_folder),
-        software=software(),
+        data_sha256=run.pop("data_sha256"),
+        hyper_parameters={k: v for k, v in recipe.items() if k not in ("stage", "seed")},
+        seed=recipe["seed"],
+        hardware=run.pop("hardware"),
+        training=run,
+        software=run.pop("software"),
     )
     write_manifest(target, manifest)
-    metrics: dict[str, Any] = {}
+    turns, threads = _dev_turns(config, dev_limit), threads or config.threads
     if config.stage in STAGE_LABELS:
-        turns = _dev_turns(config, dev_limit)
-        manifest, metrics = _calibrate(manifest, base, target, encoder, turns, threads or config.threads)
+        manifest, metrics = _calibrate(manifest, base, target, encoder, turns, threads)
+    else:
+        metrics = _dev_agreement(base, target, turns, threads)
+        manifest = replace(manifest, metrics=metrics)
+        write_manifest(target, manifest)
     (target / "README.md").write_text(_card(manifest, metrics), encoding="utf-8")
     return manifest
 
@@ -218,6 +240,7 @@ def _calibrate(
     calibration = fit_calibration(log_probs, target_labels, order)
     shifted = log_probs / calibration.temperature + torch.tensor([calibration.bias[label] for label in order])
     metrics: dict[str, Any] = {
+        "turns": len(turns),
         "claims": len(gold),
         "accuracy before calibration": round(float((log_probs.argmax(-1) == target_labels).double().mean()), 4),
         "accuracy": round(float((shifted.argmax(-1) == target_labels).double().mean()), 4),
@@ -233,6 +256,16 @@ def _calibrate(
     return manifest, metrics
 
 
+def _dev_agreement(base: str, target: Path, turns: list[TeacherTurn], threads: int) -> dict[str, Any]:
+    """How well decompose's claims over dev turns agree with the teacher's, with all guards of scoring."""
+    from training.chunk_sizes import agreement
+    from vista_local.backends.transformers_backend import TransformersBackend
+
+    backend = TransformersBackend(base, target.parent, threads=threads, stages=("decompose",))
+    found = agreement(backend, turns).as_dict()
+    return {"turns": len(turns)} | {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
+
+
 def _dev_turns(config: TrainConfig, limit: int | None) -> list[TeacherTurn]:
     turns = [t for name in config.dev for t in load_teacher_turns(find_data(config, name))]
     return sample_limited(turns, limit, random.Random(config.seed))
@@ -243,7 +276,7 @@ def main(
     config: Annotated[Path | None, typer.Option(help="recipe; default: configs/default/STAGE.yaml")] = None,
     run: Annotated[Path | None, typer.Option(help="run folder; default: runs/STAGE")] = None,
     out: Annotated[Path, typer.Option(help="adapter set")] = Path("checkpoints/smollm2-135m"),
-    dev_limit: Annotated[int, typer.Option(help="most dev turns for calibration (random, by seed)")] = 200,
+    dev_limit: Annotated[int, typer.Option(help="most dev turns for calibration and metrics (random, by seed)")] = 200,
     threads: Annotated[int | None, typer.Option(help="CPU threads; default: the recipe's")] = None,
 ) -> None:
     """Calibrate a trained adapter on the dev files and publish it under OUT/STAGE."""

@@ -6,10 +6,11 @@ conversation (a *cluster*), and the items needed are counted with the design eff
 
 The verdict, in this order:
 
+- "not enough data": fewer clusters with items than `MIN_CLUSTERS`, from which no bound can be trusted.
 - "inferior": the one-sided upper bound of the difference (candidate - standard) lies below -margin.
-- "not enough data": fewer items or clusters than are needed to show non-inferiority with the given
-  power if the two systems were truly equal. A bound that happens to lie above -margin in so small a
-  sample is no proof, so this comes before:
+- "not enough data": fewer items than are needed to show non-inferiority with the given power if the
+  two systems were truly equal. A bound that happens to lie above -margin in so small a sample is no
+  proof, so this comes before:
 - "non-inferior": the one-sided lower bound lies above -margin.
 - "not shown": the data would have sufficed for equal systems, but the bound does not clear the margin.
 """
@@ -26,7 +27,7 @@ from vista_local.metrics import bootstrap_interval
 
 Verdict = Literal["inferior", "not enough data", "non-inferior", "not shown"]
 
-#: Fewest clusters for a verdict of non-inferiority: with five to thirty of them, intervals by
+#: Fewest clusters for a verdict either way: with five to thirty of them, intervals by
 #: cluster are too narrow (Cameron, Gelbach & Miller 2008, Rev. Econ. Stat. 90:414-427).
 MIN_CLUSTERS = 30
 
@@ -168,9 +169,11 @@ def non_inferiority(
     wanted = needed_items(discordant, items, margin, level=level, power=power, effect=effect)
     wanted_clusters = max(MIN_CLUSTERS, math.ceil(len(filled) * wanted / items))
     verdict: Verdict
-    if interval.high < -margin:
+    if len(filled) < MIN_CLUSTERS:
+        verdict = "not enough data"
+    elif interval.high < -margin:
         verdict = "inferior"
-    elif items < wanted or len(filled) < MIN_CLUSTERS:
+    elif items < wanted:
         verdict = "not enough data"
     else:
         verdict = "non-inferior" if interval.low > -margin else "not shown"

@@ -206,6 +206,7 @@ def gold_turn_figures(conversations: Conversations, rule: str, margin: float) ->
         "turns": sum(m[0].n for m in matrices),
         "accuracy": _side_by_side(matrices, lambda m: m.accuracy),
         "balanced_accuracy": _side_by_side(matrices, lambda m: m.balanced_accuracy),
+        "macro_f1": _side_by_side(matrices, lambda m: m.macro_f1),
         "mcnemar": _mcnemar(*right),
         "non_inferiority": _test(clusters, margin),
     }
@@ -324,7 +325,7 @@ def render(report: dict[str, Any], console: Console) -> None:
         if name not in report:
             continue
         part = report[name]
-        for key in ("accuracy", "macro_f1", "balanced_accuracy"):
+        for key in ("accuracy", "balanced_accuracy", "macro_f1"):
             if key in part:
                 p = part["mcnemar"]["p_value"] if key == "accuracy" and part["mcnemar"] else None
                 cells = [_cell(part[key][side]) for side in ("teacher", "student", "difference")]

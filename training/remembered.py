@@ -36,7 +36,7 @@ class RememberingBackend:
         VistaError: the file can't be used.
     """
 
-    def __init__(self, backend: Backend, path: Path, parts: int = 32) -> None:
+    def __init__(self, backend: Backend, path: Path, parts: int = 128) -> None:
         self._backend, self._cache, self._parts = backend, AnswerCache(path), parts
 
     def __getattr__(self, name: str) -> Any:

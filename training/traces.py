@@ -16,6 +16,7 @@ from typing import Any
 
 from training.trace_form import check_trace
 from vista_local.errors import InputError
+from vista_local.formats import show
 from vista_local.labels import SAFE_LABELS, Label, parse_label
 from vista_local.output import parse_result_line
 from vista_local.schema import SCHEMA, TurnResult, TurnStatus
@@ -75,7 +76,8 @@ def read_side(path: Path, *, gold: bool = False) -> Side:
 
     Raises:
         InputError: the file can't be read, a line is cut off or of neither form, an id occurs twice, a
-            label is unknown or missing, or traces were made with another prompt version; names the line.
+            label is unknown or missing (in gold also an unscored claim or turn), or traces were made with
+            another prompt version; names the line.
     """
     side = Side(str(path))
     try:
@@ -103,14 +105,20 @@ def _add(side: Side, line: str, where: str, gold: bool) -> None:
     check_trace(record, where)
     if record.get("schema") == SCHEMA:
         result = parse_result_line(line, where)
-        turns = {t.index: _result_turn(t) for t in result.turns if t.status is TurnStatus.SCORED}
+        scored = (t for t in result.turns if t.status is TurnStatus.SCORED)
+        turns = {t.index: _result_turn(t, f"{where}, turn {t.index + 1}", gold) for t in scored}
     else:
         turns = _conversation_turns(record, where, gold)
     side.conversations[identifier] = turns
     _add_usage(side.usage, record.get("usage"))
 
 
-def _result_turn(turn: TurnResult) -> SideTurn:
+def _result_turn(turn: TurnResult, at: str, gold: bool) -> SideTurn:
+    if gold and turn.unscored is not None:
+        raise InputError(f"a turn that could not be scored is no gold: {turn.unscored}", at)
+    for number, claim in enumerate(turn.claims, 1):
+        if gold and claim.label is None:
+            raise InputError(f"gold needs a label, {show(claim.text)} is unscored", f"{at}, claim {number}")
     claims = tuple((c.text, c.label) for c in turn.claims)
     return SideTurn(claims, claims, turn.unscored)
 

@@ -24,6 +24,7 @@ def main(
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from training import classify, decompose
+    from training.common import run_record
     from training.hardware import is_first_process
 
     try:
@@ -39,7 +40,7 @@ def main(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     if is_first_process():
-        (folder / "run.json").write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+        (folder / "run.json").write_text(json.dumps(run_record(recipe, run), indent=2) + "\n", encoding="utf-8")
         typer.echo(json.dumps(run))
 
 

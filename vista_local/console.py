@@ -55,12 +55,16 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f} %"
 
 
-def measured_accuracy(adapters: Path, hashes: dict[str, str]) -> str:
-    """The adapter set's own measured claim accuracy, or why there is none for exactly these weights."""
+def measured_accuracy(adapters: Path, models: dict[str, Any]) -> str:
+    """The adapter set's own measured claim accuracy, or why there is none for exactly these models.
+
+    Args:
+        models: the backend's description of itself.
+    """
     path = adapters / "evaluation.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["adapters"] != hashes:
+        if any(data["models"].get(key) != models[key] for key in ("base_sha256", "adapters", "calibration", "limits")):
             return "not measured for these weights"
         figure = data["human_dev"]["given_claims"]
         return (
@@ -95,7 +99,7 @@ def summary_table(summary: Summary, evaluator: Any, seconds: float, kept: int) -
     table.add_row("model", str(backend.describe().get("base", "-")))
     folder = getattr(backend, "adapters_folder", None)
     if folder is not None:
-        table.add_row("  measured", measured_accuracy(folder, backend.describe()["adapters"]))
+        table.add_row("  measured", measured_accuracy(folder, backend.describe()))
     table.add_row("time", f"{seconds:.1f} s")
     if totals.mostly_unreferenced:
         table.caption = (

@@ -30,6 +30,7 @@ from vista_local.schema import (
     Conversation,
     ConversationResult,
     GivenClaim,
+    Role,
 )
 
 CORRECTIONS_SCHEMA = "vista-local-corrections/1"
@@ -263,14 +264,22 @@ def gold_conversations(path: Path) -> list[Conversation]:
     Turns without gold have `claims=None`; conversations without any such turn are left out.
 
     Raises:
-        InputError: the file can't be read, has no gold label, or a line lacks its conversation (`--compact`).
+        InputError: the file can't be read, has no gold label, a line lacks its conversation (`--compact`), or
+            has gold for a turn that isn't there.
     """
     conversations = []
     for name, conversation, claims in _gold_parts(path):
         if not claims:
             continue
         if conversation is None:
-            raise InputError(f"{show(name)} lacks its conversation; score without --compact", str(path))
+            raise InputError(
+                f"{show(name)} lacks its conversation; score without --compact, or apply corrections to results that "
+                "have it (vista-local merge ... --as-data)",
+                str(path),
+            )
+        for index in claims:
+            if not 0 <= index < len(conversation.turns) or conversation.turns[index].role is not Role.ASSISTANT:
+                raise InputError(f"{show(name)} has no assistant turn {index}", str(path))
         conversations.append(with_claims(conversation, claims))
     if not conversations:
         raise _no_gold(path)

@@ -15,8 +15,9 @@ _PACKAGES = ("torch", "transformers", "peft", "safetensors", "gguf", "pydantic")
 def report(base: str | None, adapters: str | None, device: str | None) -> tuple[list[tuple[str, str]], bool]:
     """Lines of (name, value) and whether everything works.
 
-    The self-test labels a claim that its reference states and one that it refutes; healthy means
-    that both come back with probabilities that sum to one.
+    The self-test labels a claim that its reference states and one that it refutes, and decomposes a
+    turn; healthy means that both labels come back with probabilities that sum to one, and that the
+    turn has a claim.
     """
     import torch
 
@@ -52,5 +53,10 @@ def report(base: str | None, adapters: str | None, device: str | None) -> tuple[
     for claim in result.turns[0].claims:
         healthy &= claim.label is not None and abs(sum(claim.probs.values()) - 1) < 1e-3
         lines.append(("self-test", f"{claim.text} -> {claim.label}, {claim.probs}"))
+    own = Evaluator(evaluator.backend, ScoreConfig())
+    (result,) = own.score([Conversation("self-test", (Turn(Role.ASSISTANT, turn.text, turn.reference),))])
+    found = [claim.text for claim in result.turns[0].claims]
+    healthy &= bool(found)
+    lines.append(("self-test", f"claims of the turn: {' / '.join(found) or 'none'}"))
     lines.append(("self-test took", f"{time.monotonic() - started:.1f} s"))
     return lines, healthy

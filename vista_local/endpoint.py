@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 
 #: An endpoint that asks for a longer pause than this is out of reach for now, seconds.
 LONGEST_ADVISED_WAIT = 600.0
+
+# Reasoning opens on a line of its own; within a line it is a claim's words about the tag.
+_OPENED = re.compile(r"^[ \t]*<think>", re.MULTILINE)
 
 #: Answer tokens whose alternatives are kept: the label is in the first ones.
 _KEPT_LOGPROBS = 4
@@ -78,14 +82,25 @@ class Reply:
 
     @property
     def visible(self) -> str:
-        """The answer without the reasoning that some servers leave in it."""
-        return self.text.rpartition("</think>")[2]
+        """The answer without the reasoning that some servers leave in it; empty if the reasoning was cut off.
+
+        The opening tag may be missing: some templates put it into the prompt.
+        """
+        rest = self.text.rpartition("</think>")[2]
+        return "" if _OPENED.search(rest) else rest
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Reply:
         """Read back what `asdict` and JSON made of one."""
         logprobs = tuple(tuple((str(t), float(p)) for t, p in top) for top in data.pop("logprobs", ()))
-        return cls(**data, logprobs=logprobs)
+        # Caches of earlier versions hold texts as they came.
+        rest: dict[str, Any] = {k: encodable(v) if isinstance(v, str) else v for k, v in data.items()}
+        return cls(**rest, logprobs=logprobs)
+
+
+def encodable(text: str) -> str:
+    """The text without halves of surrogate pairs: broken logs and answers hold them, UTF-8 has no form for them."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def expected_tokens(messages: Sequence[Message]) -> int:
@@ -94,8 +109,8 @@ def expected_tokens(messages: Sequence[Message]) -> int:
 
 
 def most_tokens(messages: Sequence[Message]) -> int:
-    """Tokens of a request, from above: two bytes each, which no common tokenizer needs for real text."""
-    return sum(math.ceil(len(m["content"].encode("utf-8", "replace")) / 2) + 16 for m in messages)
+    """Tokens of a request, from above: one a byte, the most that a tokenizer makes, and 16 for a message's frame."""
+    return sum(len(m["content"].encode("utf-8", "replace")) + 16 for m in messages)
 
 
 def answer_limit(config: TeacherConfig, stage: Stage) -> int:
@@ -105,8 +120,7 @@ def answer_limit(config: TeacherConfig, stage: Stage) -> int:
 
 def request_body(config: TeacherConfig, stage: Stage, messages: Sequence[Message]) -> dict[str, Any]:
     """Everything that is sent for one request."""
-    # Half a surrogate pair, which broken logs hold, has no form in UTF-8.
-    sendable = [{k: v.encode("utf-8", "replace").decode() for k, v in message.items()} for message in messages]
+    sendable = [{k: encodable(v) for k, v in message.items()} for message in messages]
     body: dict[str, Any] = {"model": config.model, "messages": sendable}
     body[config.max_tokens_key] = answer_limit(config, stage)
     if config.temperature is not None:
@@ -258,16 +272,16 @@ class Endpoint:
     def _back_off(self, failure: _Failure, tries: int) -> None:
         with self._lock:
             self.usage.retries += 1
+        # Full jitter over the upper half: many threads that failed together shouldn't come back together.
+        wait = min(FIRST_WAIT * 2.0**tries, LONGEST_WAIT) * random.uniform(0.5, 1.0)
         if failure.wait is not None:
             if failure.wait > LONGEST_ADVISED_WAIT:
                 raise EndpointError(
                     f"{self.config.base_url}: {failure.message}; it asks to wait {failure.wait:.0f} seconds: try later"
                 )
             self._limiter.pause(failure.wait)  # all calls: the endpoint means the whole account
-            self.stop.sleep(failure.wait)
-            return
-        # Full jitter over the upper half: many threads that failed together shouldn't come back together.
-        self.stop.sleep(min(FIRST_WAIT * 2.0**tries, LONGEST_WAIT) * random.uniform(0.5, 1.0))
+            wait = max(wait, failure.wait)  # an advice of 0 seconds doesn't switch back-off off
+        self.stop.sleep(wait)
 
     def _try(self, messages: Sequence[Message], body: dict[str, Any]) -> Reply | _Failure:
         """One request; failures of every kind become values."""
@@ -336,19 +350,19 @@ class Endpoint:
         if finish == "content_filter":
             declined = "the endpoint's content filter withheld the answer"
         elif isinstance(refusal, str) and refusal.strip():
-            declined = f"the model declined: {refusal.strip()[:200]}"
+            declined = f"the model declined: {encodable(refusal.strip()[:200])}"
         usage = getattr(completion, "usage", None)
         prompt, answer = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
         said = [{"role": "assistant", "content": text or ""}]
         model = getattr(completion, "model", None)
         return Reply(
-            text=text or "",
-            finish=finish,
+            text=encodable(text or ""),
+            finish=finish and encodable(finish),
             declined=declined,
             logprobs=_top_logprobs(choices[0]),
             prompt_tokens=prompt if isinstance(prompt, int) else most_tokens(messages),
             completion_tokens=answer if isinstance(answer, int) else most_tokens(said),
-            model=model if isinstance(model, str) else None,
+            model=encodable(model) if isinstance(model, str) else None,
             seconds=round(seconds, 3),
         )
 
@@ -358,7 +372,7 @@ class Endpoint:
 
 
 def _short(what: object) -> str:
-    text = " ".join(str(what).split()) or type(what).__name__
+    text = encodable(" ".join(str(what).split())) or type(what).__name__
     return text if len(text) <= 200 else text[:200] + "…"
 
 

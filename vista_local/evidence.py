@@ -60,8 +60,20 @@ def piece_score(label: Label, p_verified: float, q_contradicted: float | None) -
     return (1 - p_verified) * q_contradicted
 
 
+def _stated(piece: Piece) -> bool:
+    return piece.entry is not None and piece.entry.kind is Kind.STATED
+
+
 def best(scored: Sequence[tuple[Piece, float]]) -> tuple[Evidence, ...]:
-    """The clearest piece, and up to two others that decide the claim by themselves (from 0.5 on)."""
+    """The clearest piece, and up to two others that decide the claim by themselves (from 0.5 on).
+
+    A `stated` entry comes first only if nothing verified decides the claim: "said, not verified" in
+    the first place means that there is no better evidence.
+    """
     ranked = sorted(scored, key=lambda pair: -pair[1])  # stable: ties keep the order of BM25
+    firm = next((pair for pair in ranked if pair[1] >= 0.5 and not _stated(pair[0])), None)
+    if firm is not None and _stated(ranked[0][0]):
+        ranked.remove(firm)
+        ranked.insert(0, firm)
     kept = ranked[:1] + [pair for pair in ranked[1:NAMED] if pair[1] >= 0.5]
     return tuple(piece.named(round(score, 6)) for piece, score in kept)

@@ -243,14 +243,26 @@ _NEGATION = re.compile(
 )
 _ALTERNATIVE = re.compile(r"[\s\"'`*_(\[]*(?:/|\||,|\bor\b|,\s*or\b|\band\b|\bvs\.?)[\s\"'`*_)\]]*", _FLAGS)
 _LEADING_YES_NO = re.compile(r"\W*(yes|no|none)\s*(?:[^\w\s]|\n|$)", _FLAGS)
+_LABEL_ALONE: dict[Stage, re.Pattern[str]] = {
+    "verify": _VERDICT,
+    "categorise": _LABEL,
+    "contradiction": re.compile(r"yes|no", _FLAGS),
+}
 
 
-def answer_problem(stage: Stage, text: str) -> str | None:
-    """Why a stage's answer can't be read; `None` if it can."""
+def answer_problem(stage: Stage, text: str, *, cut: bool = False) -> str | None:
+    """Why a stage's answer can't be read; `None` if it can.
+
+    Args:
+        cut: the answer ended at the token limit. A label that it mentions may be one that it would still have
+            decided against, so it must be all that was said; a claim list loses its last line alone.
+    """
     if not text.strip():
         return "it is empty"
     if stage == "decompose":
         return None if is_claim_list(text) else "it is neither a list nor the word None"
+    if cut and not _LABEL_ALONE[stage].fullmatch(text.strip(" \t\r\n\"'`*_.:()[]")):
+        return "it ends in the middle"
     if stage == "verify":
         readable = parse_verify_answer(text) is not None
         return None if readable else f"it does not say which of {_VERIFIED} and {_UNVERIFIABLE} holds"

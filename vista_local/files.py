@@ -1,10 +1,11 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and files that grow by whole pieces."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -31,3 +32,27 @@ def whole_file(path: Path) -> Iterator[IO[str]]:
         raise VistaError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def append_synced(descriptor: int, data: bytes, end: int) -> None:
+    """Write `data` at `end` of a file and wait until it is on disk; after an error the file ends at `end` again.
+
+    Past any buffer of a stream, which would keep what a full disk refused and write it later.
+
+    Raises:
+        OSError: the disk is full (see `full`) or fails.
+    """
+    written = 0
+    try:
+        while written < len(data):
+            written += os.pwrite(descriptor, data[written:], end + written)
+        os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, end)
+        raise
+
+
+def full(error: OSError) -> bool:
+    """Whether writing failed for want of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

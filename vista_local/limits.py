@@ -6,6 +6,7 @@ waiting at once, so that a run that must end doesn't sit out its pauses.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -125,9 +126,15 @@ class Budget:
 
     A call that was sent and brought no usage back (a time-out, half a response) counts with its
     upper bound: the endpoint may have charged it.
+
+    Raises:
+        VistaError: the limit is no amount of money.
     """
 
     def __init__(self, limit: float | None = None) -> None:
+        # Nothing is larger than nan or infinity: such a limit would stop no call.
+        if limit is not None and not 0.0 <= limit < math.inf:
+            raise VistaError(f"--max-cost {limit:g}: a number from 0 up is expected; leave it out for no limit")
         self.limit = limit
         self.spent = 0.0
         self._reserved = 0.0

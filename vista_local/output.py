@@ -56,8 +56,12 @@ def _claim(claim: ClaimResult) -> dict[str, Any]:
     return data
 
 
-def result_line(result: ConversationResult, run: dict[str, Any]) -> str:
-    """One JSON line, without its line break."""
+def result_line(result: ConversationResult, run: dict[str, Any], scored: Conversation | None = None) -> str:
+    """One JSON line, without its line break.
+
+    Args:
+        scored: the conversation as it was read; its digest lets a resumed run know its input again.
+    """
     score = score_conversation(result)
     turns = []
     for turn, turn_score in zip(result.turns, score.turns, strict=True):
@@ -85,10 +89,18 @@ def result_line(result: ConversationResult, run: dict[str, Any]) -> str:
     line: dict[str, Any] = {"schema": SCHEMA, "id": result.id, "turns": turns, "vista_score": score.vista_score}
     if result.error is not None:
         line["error"] = result.error
+    if scored is not None:
+        line["input_sha256"] = conversation_digest(scored)
     if result.conversation is not None:
         line["input"] = native_form(result.conversation)
     line["run"] = run
     return json.dumps(line, ensure_ascii=False)
+
+
+def conversation_digest(conversation: Conversation) -> str:
+    """SHA-256 of all that scoring reads of a conversation."""
+    text = json.dumps({"id": conversation.id, **native_form(conversation)}, sort_keys=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def native_form(conversation: Conversation) -> dict[str, Any]:

@@ -78,7 +78,9 @@ def evidence_user(history: Sequence[Utterance], store: Sequence[StoreLine], refe
     if history:
         parts.append(f"Earlier talk (no evidence):\n{history_block(history)}")
     if store:
-        lines = "\n".join(f"- (stated) {s.text}" if s.stated else f"- {s.text}" for s in store)
+        # Line breaks become spaces here too: a claim can't imitate the reference's heading.
+        flat = [(s.stated, " ".join(s.text.split())) for s in store]
+        lines = "\n".join(f"- (stated) {text}" if stated else f"- {text}" for stated, text in flat)
         parts.append(f"Known facts:\n{lines}")
     parts.append(f"Reference:\n{reference.strip() or '(none)'}")
     parts.append("Claim:")

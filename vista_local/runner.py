@@ -7,19 +7,19 @@ file equals an uninterrupted run's.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from vista_local.errors import InputError, VistaError
-from vista_local.output import result_line
+from vista_local.files import append_synced, full
+from vista_local.output import conversation_digest, result_line
 from vista_local.pipeline import Pipeline
 from vista_local.schema import Conversation, ConversationResult
 
@@ -72,7 +72,8 @@ class OutputFile:
 
     def __init__(self, path: Path, run: dict[str, Any], largest_shard: int, resume: bool) -> None:
         self.path = path
-        self.kept_ids: list[str] = []
+        #: Id and digest (None in files of older versions) of every conversation in whole shards.
+        self.kept: list[tuple[str, str | None]] = []
         self._end = 0  # where the last whole shard ends
         # os.path's functions say no where pathlib's raise, such as for a name that is too long.
         self._made = not os.path.exists(path)
@@ -118,9 +119,9 @@ class OutputFile:
                     "(other models, settings or versions); choose another output file"
                 )
             ends.append(position)
-            self.kept_ids.append(conversation_id)
+            self.kept.append((conversation_id, data.get("input_sha256")))
         kept = whole_shards(len(ends), largest_shard)
-        del self.kept_ids[kept:]
+        del self.kept[kept:]
         self._end = ends[kept - 1] if kept else 0
         self._stream.truncate(self._end)
 
@@ -131,17 +132,10 @@ class OutputFile:
             VistaError: the disk is full or fails; whole shards stay as they are.
         """
         data = "".join(line + "\n" for line in lines).encode("utf-8")
-        descriptor = self._stream.fileno()
-        written = 0
         try:
-            # Past the stream's buffer, which would keep what a full disk refused and write it later.
-            while written < len(data):
-                written += os.pwrite(descriptor, data[written:], self._end + written)
-            os.fsync(descriptor)
+            append_synced(self._stream.fileno(), data, self._end)
         except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(descriptor, self._end)
-            room = " once there is room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            room = " once there is room" if full(error) else ""
             raise VistaError(
                 f"{self.path}: {error.strerror}; finished shards are kept, go on with --resume{room}"
             ) from error
@@ -210,8 +204,14 @@ def score_to_file(
         InputError: on resume, the input doesn't begin with the conversations that are in the output.
     """
     iterator = iter(conversations)
-    for number, kept in enumerate(output.kept_ids, start=1):
+    for number, (kept, digest) in enumerate(output.kept, start=1):
         found = next(iterator, None)
+        if found is not None and found.id == kept and digest not in (None, conversation_digest(found)):
+            raise InputError(
+                f"conversation {number} ({kept!r}) was scored with other turns, references or roles than the input "
+                "has now; resume needs the same input",
+                str(output.path),
+            )
         if found is None or found.id != kept:
             raise InputError(
                 f"holds {kept!r} as conversation {number}, the input {found.id if found else 'ends'!r}; "
@@ -222,14 +222,14 @@ def score_to_file(
         # Shard sizes continue where the kept ones end, so that batches equal an uninterrupted run's.
         done = 0
         for size in shard_sizes(pipeline.config.shard_size):
-            if done < len(output.kept_ids):
+            if done < len(output.kept):
                 done += size
                 continue
             shard = list(islice(iterator, size))
             if not shard:
                 return True
             results = pipeline.score_shard(shard)
-            output.append(result_line(r, run) for r in results)
+            output.append(result_line(r, run, c) for r, c in zip(results, shard, strict=True))
             if on_results:
                 on_results(results)
             if stop_asked():

@@ -1,8 +1,8 @@
-"""Standard error as every command uses it."""
+"""What commands have in common: standard error, and options that several of them take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -11,6 +11,21 @@ from rich.console import Console
 from vista_local.errors import VistaError
 
 console = Console(stderr=True)
+
+
+def role_mapping(options: Sequence[str]) -> dict[str, str]:
+    """Role names as `--role NAME=ROLE` options map them.
+
+    Raises:
+        VistaError: an option is of another form.
+    """
+    mapping = {}
+    for option in options:
+        name, separator, role = option.partition("=")
+        if not separator or role not in ("user", "assistant", "system", "tool"):
+            raise VistaError(f"--role {option!r}: expected NAME=user, NAME=assistant, NAME=system or NAME=tool")
+        mapping[name.strip()] = role
+    return mapping
 
 
 @contextmanager

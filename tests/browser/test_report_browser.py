@@ -9,14 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_samples import LAKE, MILL, V, claim, write_results
+from report_samples import LAKE, MILL, C, V, claim, write_results
 from typer.testing import CliRunner
 
 from vista_local.cli import app
 from vista_local.corrections import gold_conversations
 from vista_local.labels import LABELS
 from vista_local.output import read_results
-from vista_local.schema import Conversation, ConversationResult, GivenClaim, Role, Turn, TurnResult, TurnStatus
+from vista_local.schema import (
+    ClaimResult,
+    Conversation,
+    ConversationResult,
+    GivenClaim,
+    Role,
+    Turn,
+    TurnResult,
+    TurnStatus,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -188,6 +197,38 @@ def test_correct_export_merge_and_open_again(opened: Open, tmp_path: Path) -> No
     page = opened(mill, lake, fragment="#c=mill&t=1&k=1", run={"id": "merged"})
     assert "model:" in page.locator("#claim-1-1").inner_text()
     assert "reviewed earlier" in page.locator("#turn-1 .turn-head").inner_text()
+
+
+def with_claims(*claims: ClaimResult, name: str = "mill") -> ConversationResult:
+    """MILL with other claims on its first turn."""
+    return replace(MILL, id=name, turns=(replace(MILL.turns[0], claims=claims), *MILL.turns[1:]))
+
+
+def test_corrections_of_one_corpus_never_appear_on_another(opened: Open) -> None:
+    """Both have the name, the run and the number of claims in common; reports of files share one storage."""
+    page = opened(MILL, fragment="#c=mill&t=1&k=1")
+    page.keyboard.press("5")
+    assert "1 reviewed turn" in page.locator("#export").inner_text()
+    page = opened(with_claims(claim("The sea is wide.", V), claim("The sea is red.", C), claim("It rains.", V)))
+    assert page.locator("#export").inner_text() == "Export corrections"
+    page = opened(MILL)
+    assert "1 reviewed turn" in page.locator("#export").inner_text(), "they wait for their own results"
+    assert not page.locator("#left-out").is_visible()
+
+
+def test_a_remembered_correction_that_does_not_fit_is_left_out_and_said(opened: Open) -> None:
+    page = opened(MILL, LAKE, fragment="#c=mill&t=1&k=1")
+    page.keyboard.press("5")
+    page.goto(page.url.split("#")[0] + "#c=lake")
+    page.wait_for_selector(".talk h1:text-is('lake')")
+    page.click(".fine")
+    old, red, rain = MILL.turns[0].claims
+    page = opened(with_claims(old, replace(red, label=V), rain), LAKE, fragment="#c=mill")
+    assert "1 reviewed turn" in page.locator("#export").inner_text(), "lake's is kept"
+    assert page.locator("#claim-1-1 .label-word").inner_text() == "Verified"
+    assert page.locator("#left-out").inner_text() == (
+        "1 remembered correction did not fit these results and was left out."
+    )
 
 
 def test_undo_restores_and_nothing_is_exported(opened: Open) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import Any, cast
 from vista_local.backends.base import Generation, Row, Said, Unanswered
 from vista_local.chat import STAGE_LABELS
 from vista_local.endpoint import Completer, Reply
+from vista_local.errors import VistaError
 from vista_local.fewshot import (
     FEWSHOT_VERSION,
     Stage,
@@ -30,6 +33,9 @@ from vista_local.prompts import PROMPT_VERSION, Prompt
 from vista_local.stages import ClassifyRequest
 from vista_local.teacher import TeacherConfig
 from vista_local.text import tail_words
+
+#: So many unreadable answers, and none that can be read, end a run: the model ignores the format.
+UNREADABLE_AT_FIRST = 20
 
 #: Least probability that the listed alternatives must give to the stage's labels to count as probabilities.
 _LEAST_MASS = 0.5
@@ -68,6 +74,9 @@ class OpenAIBackend:
         self.config = config
         self._completer = completer
         self._log = log
+        self._counting = threading.Lock()
+        self._readable: Counter[Stage] = Counter()
+        self._unreadable: Counter[Stage] = Counter()
         self._pool = ThreadPoolExecutor(config.concurrency, thread_name_prefix="teacher-call")
 
     def logging_to(self, log: Callable[[Sequence[Exchange]], None]) -> OpenAIBackend:
@@ -111,21 +120,37 @@ class OpenAIBackend:
         """Put user messages to the teacher, several at once; in order.
 
         Raises:
-            VistaError: the endpoint can't be used, or money has run out.
+            VistaError: the endpoint can't be used, money has run out, or the model ignores the format.
         """
         exchanges = list(self._pool.map(lambda user: self._exchange(stage, user), users))
         if self._log is not None:
             self._log(exchanges)
+        self._refuse_a_model_that_ignores_the_format(stage, exchanges)
         return exchanges
+
+    def _refuse_a_model_that_ignores_the_format(self, stage: Stage, exchanges: Sequence[Exchange]) -> None:
+        """Stop before more is paid for, if nothing that a stage was ever asked for could be read."""
+        unread = [e for e in exchanges if e.unscored is not None and not e.replies[-1].declined]
+        with self._counting:
+            self._readable[stage] += sum(e.unscored is None for e in exchanges)
+            self._unreadable[stage] += len(unread)
+            none_yet, number = self._readable[stage] == 0, self._unreadable[stage]
+        if unread and none_yet and number >= UNREADABLE_AT_FIRST:
+            last = unread[-1].answer
+            raise VistaError(
+                f"{self.config.model}: none of its first {number} answers to {stage} could be read "
+                f"({unread[-1].unscored}); the last one begins {last[:80]!r}. "
+                "Is it an instruction-tuned chat model, and is there room for its answers (max_tokens, label_max_tokens)?"
+            )
 
     def _exchange(self, stage: Stage, user: str) -> Exchange:
         messages = stage_messages(stage, user, self.config.shots)
         first = self._completer.complete(stage, messages)
-        problem = first.declined or answer_problem(stage, first.visible)
+        problem = _problem(stage, first)
         if problem is None or first.declined:
             return Exchange(stage, user, (first,), problem)
         second = self._completer.complete(stage, repeat_messages(stage, messages, first.visible, problem))
-        problem = second.declined or answer_problem(stage, second.visible)
+        problem = _problem(stage, second)
         reason = None if problem is None else f"asked twice, the answer can't be read: {problem}"
         if reason is not None and second.finish == "length":
             reason += f" (cut at {second.completion_tokens} tokens)"
@@ -158,6 +183,13 @@ class OpenAIBackend:
             "fewshot_version": FEWSHOT_VERSION,
             "prompt_version": PROMPT_VERSION,
         }
+
+
+def _problem(stage: Stage, reply: Reply) -> str | None:
+    """Why a reply is no answer; `None` if it is one."""
+    if reply.declined is None and reply.text.strip() and not reply.visible.strip():
+        return "it holds reasoning alone"
+    return reply.declined or answer_problem(stage, reply.visible, cut=reply.finish == "length")
 
 
 def _row(exchange: Exchange) -> Row:

@@ -104,7 +104,9 @@ class TransformersBackend:
         threads: int | None = None,
         stages: Sequence[str] = STAGES,
     ) -> None:
-        if threads:
+        if threads is not None:
+            if threads < 1:
+                raise VistaError(f"{threads} threads: at least 1 is needed")
             torch.set_num_threads(threads)
         self.device = pick_device(device)
         self.dtype = dtype or native_dtype(self.device)
@@ -166,7 +168,11 @@ class TransformersBackend:
                 peft_model.load_adapter(str(adapters / stage), adapter_name=stage)
         except _LOAD_FAULTS as error:
             raise VistaError(f"{adapters}: the adapters don't fit this base: {_first_line(error)}") from error
-        return peft_model.to(self.device).eval()
+        try:
+            return peft_model.to(self.device).eval()
+        # torch's own errors here: a device that this build or machine lacks, or too little memory on it.
+        except (RuntimeError, AssertionError) as error:
+            raise VistaError(f"the model can't be put on {str(self.device)!r}: {_first_line(error)}") from error
 
     @property
     def max_reference_tokens(self) -> int:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from vista_local.benchmarks.figures import Rule, TurnPrediction
     from vista_local.benchmarks.loaders import Item
     from vista_local.benchmarks.methods import Ablation, Method
+    from vista_local.config import ScoreConfig
     from vista_local.evaluator import Evaluator
+    from vista_local.teacher import TeacherConfig
 
 SCHEMA = "vista-local-benchmark/1"
 RULES: tuple[Rule, ...] = ("strict", "safe", "original")
@@ -39,15 +41,16 @@ class Run:
 
 
 def figures(items: Sequence[Item], predicted: Sequence[dict[int, TurnPrediction]], given: bool) -> dict[str, Any]:
-    """All figures that predictions and gold allow.
+    """All figures that predictions and gold allow, with the coverage that they are to be read with.
 
     Claim figures need the benchmark's own claims, labelled one by one; turn figures only need verdicts.
     """
-    from vista_local.benchmarks.figures import claim_figures, turn_figures  # numpy: not at every start of the CLI
+    # numpy: not at every start of the CLI
+    from vista_local.benchmarks.figures import claim_figures, coverage_figures, turn_figures
 
     gold = [item.gold for item in items]
     turns = [turn for g in gold for turn in g.values()]
-    found: dict[str, Any] = {"conversations": len(items), "turns": len(turns)}
+    found: dict[str, Any] = {"conversations": len(items), "turns": len(turns)} | coverage_figures(predicted, gold)
     labelled = [p.labels is not None for g, found_ in zip(gold, predicted, strict=True) for p in _present(g, found_)]
     if given and labelled and all(labelled):
         found["claims"] = claim_figures([item.conversation.id for item in items], predicted, gold)
@@ -152,7 +155,11 @@ def table(report: dict[str, Any]) -> Table:
         "claim accuracy",
         "macro-F1",
         "strict turns",
+        "balanced",
         "safe turns",
+        "balanced",
+        "coverage: claims",
+        "turns",
         title=f"{report['benchmark']}{part}, {found['turns']} turns of {found['conversations']} conversations, %",
         caption=f"paper: {SOURCE}, on its own samples",
     )
@@ -164,18 +171,25 @@ def table(report: dict[str, Any]) -> Table:
         f"{name}, {report['claims']} claims",
         _percent(claims.get("claim_accuracy"), claims.get("claim_accuracy_95")),
         _percent(claims.get("macro_f1"), claims.get("macro_f1_95")),
-        "-" if strict is None else _percent(strict["accuracy"], strict["accuracy_95"]),
-        "-" if "safe" not in found else _percent(found["safe"]["accuracy"], found["safe"]["accuracy_95"]),
+        *_turn_cells(strict),
+        *_turn_cells(found.get("safe")),
+        _percent(found["coverage"]),
+        _percent(found["turn_coverage"]),
         style="bold",
     )
     if "strict" in found and "original" in found:
-        own = found["original"]
-        cell = _percent(own["accuracy"], own["accuracy_95"])
-        shown.add_row("against the benchmark's labels", "-", "-", cell, "-")
+        shown.add_row("against the benchmark's labels", "-", "-", *_turn_cells(found["original"]))
     for line in report["published"]:
-        cells = (line["claim_accuracy"], line["macro_f1"], line["strict"], line["safe"])
+        cells = (line["claim_accuracy"], line["macro_f1"], line["strict"], None, line["safe"], None)
         shown.add_row(f"paper: {line['system']}", *map(_published_cell, cells))
     return shown
+
+
+def _turn_cells(part: dict[str, Any] | None) -> tuple[str, str]:
+    """Accuracy, and beside it what accuracy alone hides where nearly all turns have one verdict."""
+    if part is None:
+        return "-", "-"
+    return _percent(part["accuracy"], part["accuracy_95"]), _percent(part["balanced_accuracy"])
 
 
 def _published_json(line: Published) -> dict[str, Any]:
@@ -194,25 +208,28 @@ def _published_json(line: Published) -> dict[str, Any]:
 
 @contextmanager
 def _evaluator(
-    teacher: Path | None, allow_remote: bool, max_cost: float | None, ablate: Ablation | None, **local: Any
+    config: ScoreConfig,
+    teacher: TeacherConfig | None,
+    allow_remote: bool,
+    max_cost: float | None,
+    ablate: Ablation | None,
+    **local: Any,
 ) -> Iterator[Evaluator]:
     """The local adapters, or a prompted teacher with its connections and its cache."""
     from vista_local.benchmarks.methods import Ablation
     from vista_local.evaluator import Evaluator
 
-    config, local_options = local.pop("config"), {k: v for k, v in local.items() if v is not None}
+    local_options = {k: v for k, v in local.items() if v is not None}
     if teacher is None:
         yield Evaluator.from_pretrained(config=config, **local_options)
         return
     if named := sorted(set(local_options) - {"token_budget"}):
         raise VistaError(f"--{named[0]} is for local models; a --teacher's model is named in its file")
     from vista_local.prompted import TeacherEvaluator
-    from vista_local.teacher import load_teacher
 
-    settings = load_teacher(teacher)
     if ablate is Ablation.FEWSHOT:
-        settings = settings.model_copy(update={"shots": "zero"})
-    prompted = TeacherEvaluator(settings, config, allow_remote=allow_remote, max_cost=max_cost)
+        teacher = teacher.model_copy(update={"shots": "zero"})
+    prompted = TeacherEvaluator(teacher, config, allow_remote=allow_remote, max_cost=max_cost)
     with prompted.session("the same command"):
         yield prompted
 
@@ -227,7 +244,9 @@ def evaluate(
     benchmark: Annotated[
         str, typer.Option(help="faithdial, begin, ais, fade, vista, or the project's human_dev, turns_dev")
     ],
-    data: Annotated[str, typer.Option(help="its file or folder, or hub:OWNER/NAME[:SPLIT]")],
+    data: Annotated[
+        str, typer.Option(help="its file or folder; for faithdial, begin and fade also hub:OWNER/NAME[:SPLIT]")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="figures as JSON")],
     method: Annotated[str, typer.Option(help="vista, factscore, judge or majority")] = "vista",
     ablate: Annotated[
@@ -247,23 +266,30 @@ def evaluate(
     base: Annotated[str | None, typer.Option(help="base model folder or cached hub id")] = None,
     adapters: Annotated[str | None, typer.Option(help="adapter set: folder or name")] = None,
     device: Annotated[str | None, typer.Option(help="torch device; default: a GPU if there is one")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; default: torch's choice")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: torch's choice")] = None,
     token_budget: Annotated[int, typer.Option(help="most padded tokens in a batch")] = 4096,
     teacher: Annotated[Path | None, typer.Option(help="YAML file of a prompted teacher instead of adapters")] = None,
     allow_remote: Annotated[bool, typer.Option("--allow-remote", help="a teacher on another machine")] = False,
     max_cost: Annotated[float | None, typer.Option(help="most money that a teacher may cost")] = None,
 ) -> None:
     """Measure a method on a benchmark, with the paper's figures beside."""
-    from vista_local.benchmarks.loaders import load
+    from vista_local.benchmarks.loaders import counted, form_of, load
     from vista_local.benchmarks.methods import Ablation, Method, check
-    from vista_local.config import load_config
+    from vista_local.config import format_defaults, load_config
     from vista_local.files import whole_file
+    from vista_local.teacher import load_teacher
 
     with user_errors():
         chosen, left_out = _one_of(Method, method, "method"), _one_of(Ablation, ablate, "ablate") if ablate else None
         if claims not in (None, "given", "own"):
             raise VistaError(f"--claims {claims!r}; accepted: given, own")
+        asked = None if teacher is None else load_teacher(teacher)
         items = load(benchmark, data, wow=wow, gold=gold, limit=limit)
+        defaults = format_defaults(form_of(items))
+        if asked is not None:
+            defaults["context"] = asked.context
+        settings = load_config(config, {}, profile, defaults)
+        items = counted(items, settings.memory.unreferenced)
         given = claims_from(items, "given" if claims == "given" else "own" if claims == "own" else None)
         check(chosen, left_out, given, teacher is not None, items)  # before a model is loaded
         if chosen is Method.MAJORITY:
@@ -271,12 +297,9 @@ def evaluate(
                 raise VistaError("--method majority needs --training-file: it must not look at the test set")
             run = measure_majority(items, training_file)
         else:
-            settings = load_config(config, {}, profile)
-            # A teacher's own file says what it is shown, unless settings are given here.
-            said = None if teacher is not None and config is None and profile is None else settings
             local = {"base": base, "adapters": adapters, "device": device, "threads": threads}
             with _evaluator(
-                teacher, allow_remote, max_cost, left_out, config=said, token_budget=token_budget, **local
+                settings, asked, allow_remote, max_cost, left_out, token_budget=token_budget, **local
             ) as evaluator:
                 run = measure(evaluator, items, chosen, left_out, given, prompted=teacher is not None)
         report = report_of(benchmark, items, chosen, left_out, given, run) | {

@@ -120,6 +120,27 @@ def turn_figures(predicted: Sequence[Predictions], gold: Sequence[Gold], rule: R
     }
 
 
+def coverage_figures(predicted: Sequence[Predictions], gold: Sequence[Gold]) -> dict[str, float | None]:
+    """How much of what the other figures are over has an answer, in their denominators.
+
+    Claims that are labelled over claims (`None` for a method that labels none), and turns that have a verdict over
+    turns: claim coverage can't see a turn that failed before it had claims.
+    """
+    labels: list[Label | None] = []
+    scored = turns = 0
+    for found, expected in zip(predicted, gold, strict=True):
+        for index in expected:
+            prediction = found.get(index)
+            turns += 1
+            scored += prediction is not None and prediction.strict is not None
+            labels += (prediction.labels or ()) if prediction is not None else ()
+    labelled = sum(label is not None for label in labels)
+    return {
+        "coverage": rounded(labelled / len(labels)) if labels else None,
+        "turn_coverage": rounded(scored / turns) if turns else None,
+    }
+
+
 def claim_figures(names: Sequence[str], predicted: Sequence[Predictions], gold: Sequence[Gold]) -> dict[str, Any]:
     """Figures over given claims: labels side by side, in the input's order.
 

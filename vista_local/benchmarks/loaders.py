@@ -1,11 +1,11 @@
-"""The benchmarks' published files, or their copies on the hub, to conversations with gold. No model.
+"""The benchmarks' published files, or some of their copies on the hub (*), to conversations with gold. No model.
 
 | name | file | turns that count |
 |---|---|---|
-| faithdial | JSON of dialogues with `utterances`, or rows with `dialog_idx` | every wizard turn, in its conversation |
-| begin | `begin_test_*.tsv`, `begin_dev_*.tsv` | each row, after its `message` |
+| faithdial* | JSON of dialogues with `utterances`, or rows with `dialog_idx` | every wizard turn, in its conversation |
+| begin* | `begin_test_*.tsv`, `begin_dev_*.tsv` | each row, after its `message` |
 | ais | `ann_wow.csv` and Wizard of Wikipedia's `test_random_split.json` | each row that is not flagged |
-| fade | `human_verified_500.csv` | response and corrupted response of each row |
+| fade* | `human_verified_500.csv` | response and corrupted response of each row |
 | vista | the VISTA repository's JSON | turns with human claims |
 | human_dev, turns_dev | the project's JSON Lines | turns with claims |
 
@@ -37,8 +37,9 @@ from vista_local.benchmarks.tables import (
     rendered,
     utterances,
 )
+from vista_local.config import Unreferenced
 from vista_local.errors import InputError, MissingExtraError, VistaError
-from vista_local.formats import show
+from vista_local.formats import Format, detect, show
 from vista_local.labels import Label
 from vista_local.readers import parse_conversation
 from vista_local.schema import Conversation, GivenClaim, Role, Turn, as_passages
@@ -49,10 +50,11 @@ HUB = "hub:"
 
 @dataclass(frozen=True)
 class Item:
-    """One conversation of a benchmark, and what is known of its turns."""
+    """One conversation of a benchmark, and what is known of its turns; `form`, where the input has one."""
 
     conversation: Conversation
     gold: dict[int, GoldTurn]
+    form: Format | None = None
 
 
 @dataclass(frozen=True)
@@ -304,8 +306,14 @@ def load_native(data: str, _: Path | None = None) -> Iterator[Item]:
     A turn's own label (`original_label`, or the repository's `label`) is taken where the table of labels has it.
 
     Raises:
-        InputError: a file is in neither form, or a claim has no label.
+        InputError: a file is in neither form, a claim has no label, or `data` is on the hub.
     """
+    if data.startswith(HUB):
+        raise InputError(
+            "this benchmark is read from a file or folder, not from the hub, whose tables can't tell a reference that "
+            "is null (judged by memory) from a missing one (not scored): download the data set and name its file",
+            data,
+        )
     path = Path(data)
     files = [path] if not path.is_dir() else sorted(p for p in path.rglob("*.json*") if p.is_file())
     if not files:
@@ -324,11 +332,39 @@ def _native_item(record: Any, where: str, number: int) -> Item:
     labels = turns if len(turns) == len(conversation.turns) else [{}] * len(conversation.turns)
     gold: dict[int, GoldTurn] = {}
     for index, turn in enumerate(conversation.turns):
-        if turn.role is Role.ASSISTANT and turn.claims is not None:
+        # Claims of an unreferenced turn need no label to be memory: then they are no gold.
+        unlabelled = turn.reference is None and any(c.label is None for c in turn.claims or ())
+        if turn.role is Role.ASSISTANT and turn.claims is not None and not unlabelled:
             own = labels[index].get("original_label", labels[index].get("label"))
             verdict = mapping.any_faithful(str(own)) if own is not None else None
             gold[index] = gold_turn(turn.claims, verdict, f"{where}, turn {index + 1}")
-    return Item(conversation, gold)
+    return Item(conversation, gold, detect(record))
+
+
+def form_of(items: Sequence[Item]) -> Format | None:
+    """The form that all conversations of a benchmark have in their files; `None` where they have none or several."""
+    forms = {item.form for item in items}
+    return forms.pop() if len(forms) == 1 else None
+
+
+def counted(items: Sequence[Item], unreferenced: Unreferenced) -> list[Item]:
+    """The items with gold on turns that are scored alone: unreferenced ones are in no denominator.
+
+    Raises:
+        InputError: nothing is left.
+    """
+    if unreferenced == "verify":
+        return list(items)
+    kept = [
+        replace(item, gold={i: g for i, g in item.gold.items() if item.conversation.turns[i].reference is not None})
+        for item in items
+    ]
+    if not any(item.gold for item in kept):
+        raise InputError(
+            "no turn that counts has a reference (null for none to judge by memory alone); "
+            "to score unreferenced turns, set memory.unreferenced to verify"
+        )
+    return kept
 
 
 def gold_turn(claims: Sequence[GivenClaim], original: bool | None, where: str) -> GoldTurn:
@@ -363,7 +399,7 @@ def load(
 
     Args:
         name: a key of `LOADERS`.
-        data: a file, a folder, or hub:OWNER/NAME[:SPLIT].
+        data: a file, a folder, or (FaithDial, BEGIN and FADE) hub:OWNER/NAME[:SPLIT].
         wow: Wizard of Wikipedia's file, for AIS.
         gold: a file whose claim labels take the place of the benchmark's, by conversation id and turn.
         limit: only the first conversations.
@@ -398,7 +434,7 @@ def with_gold(items: Sequence[Item], path: Path) -> list[Item]:
             gold[index] = gold_turn(claims, original, str(path))
             turns[index] = replace(turns[index], claims=tuple(claims))
         ordered = dict(sorted(gold.items()))
-        changed.append(Item(replace(item.conversation, turns=tuple(turns)), ordered))
+        changed.append(replace(item, conversation=replace(item.conversation, turns=tuple(turns)), gold=ordered))
     if not any(item.conversation.id in found for item in items):
         raise InputError("it has gold for none of the benchmark's conversations (are the ids the same?)", str(path))
     return changed

@@ -5,6 +5,8 @@ Pure: from results (and gold labels) to JSON values. The page only draws, filter
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from vista_local import __version__
 from vista_local.corrections import Gold, result_gold
 from vista_local.errors import VistaError
+from vista_local.formats import show
 from vista_local.labels import LABELS, MEANING, SAFE_LABELS, Label
 from vista_local.metrics import (
     Calibration,
@@ -60,18 +63,24 @@ def report_data(
         limit: show only so many conversations, those with the lowest scores; figures are of all.
 
     Raises:
-        VistaError: gold was given, and no claim of the results has the text of a gold claim.
+        VistaError: gold was given, and no claim of the results has the text of a gold claim, or two results
+            have one id.
     """
     summary = Summary()
     by_turn: dict[int, Totals] = defaultdict(Totals)
     counts: list[Ratio] = []
     judged = GoldCount()
     runs: dict[str, dict[str, Any]] = {}
+    run_of: dict[str, str] = {}
     shown: list[tuple[float, int, dict[str, Any]]] = []
     reviewed = corrected = 0
     for number, (result, run) in enumerate(results):
         score = summary.add(result)
-        runs.setdefault(str(run.get("id", "")), run)
+        run_id = str(run.get("id", ""))
+        if result.id in run_of:
+            raise _there_twice(result.id, run_of[result.id], run_id)
+        run_of[result.id] = run_id
+        runs.setdefault(run_id, run)
         counts.append((score.totals.safe_claims, score.totals.claims))
         _add_by_turn(by_turn, result, score)
         reviewed += sum(t.reviewed for t in result.turns)
@@ -79,7 +88,7 @@ def report_data(
         theirs = result_gold(result) if gold is None else gold.get(result.id, {})
         judged.add(result, theirs)
         low = 2.0 if score.vista_score is None else score.vista_score
-        shown.append((low, number, _conversation(result, score, str(run.get("id", "")), theirs)))
+        shown.append((low, number, _conversation(result, score, run_id, theirs)))
         if limit is not None and len(shown) > 2 * limit:
             shown = sorted(shown, key=lambda item: item[:2])[:limit]
     if gold is not None and not judged.pairs:
@@ -92,6 +101,7 @@ def report_data(
         "title": title,
         "source": source,
         "version": __version__,
+        "digest": _digest(c for _, _, c in shown),
         "labels": [
             {"name": x.value, "letter": x.letter, "meaning": MEANING[x], "safe": x in SAFE_LABELS} for x in LABELS
         ],
@@ -108,6 +118,25 @@ def report_data(
         "gold": judged.as_dict(resamples),
         "conversations": [c for _, _, c in shown],
     }
+
+
+def _there_twice(name: str, first: str, second: str) -> VistaError:
+    """Addresses, corrections and gold go by the conversation's id."""
+    if first == second:
+        return VistaError(f"conversation {show(name)} is there twice, both times as a result of run {first}")
+    return VistaError(
+        f"conversation {show(name)} is there twice, as a result of run {first} and of run {second}: "
+        "a report holds one result of each; give each run a file of its own (vista-local compare takes two)"
+    )
+
+
+def _digest(conversations: Iterable[dict[str, Any]]) -> str:
+    """Ids and claims of the listed conversations as a digest: the browser keeps corrections under it."""
+    digest = hashlib.sha256()
+    for c in conversations:
+        claims = [[t["i"], [x["t"] for x in t["r"]["claims"]]] for t in c["turns"] if "r" in t]
+        digest.update(json.dumps([c["id"], claims]).encode())
+    return digest.hexdigest()[:16]
 
 
 def pooled_ratio(counts: Sequence[Ratio]) -> float | None:

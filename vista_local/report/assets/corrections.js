@@ -1,8 +1,10 @@
 // What the reviewer changed. A turn is in `reviews` once something was changed or it was marked as fine; then it
-// holds all of its claims: {text, label, from}. Python's vista_local/corrections.py reads what `exported` writes.
+// holds all of its claims: {text, label, from}, and what they were. Python's vista_local/corrections.py reads what
+// `exported` writes.
 
 const reviews = new Map();
-const STORE_KEY = `vista-local:corrections:${DATA.runs.map((r) => r.id).join("+")}:${DATA.source}`;
+// A run's id doesn't depend on its input, and ids of conversations may be numbers: the digest is of ids and claims.
+const STORE_KEY = `vista-local:corrections:${DATA.runs.map((r) => r.id).join("+")}:${DATA.source}:${DATA.digest}`;
 let storable = true;
 let unsaved = false;
 const listeners = [];
@@ -11,6 +13,10 @@ const turnKey = (conversation, turn) => JSON.stringify([conversation.id, turn.i]
 
 function original(turn) {
   return turn.r.claims.map((c, k) => ({ text: c.t, label: c.l, from: k }));
+}
+
+function reviewOf(key, turn) {
+  return reviews.get(key) || { was: original(turn), claims: original(turn), fine: false };
 }
 
 /** The claims of a turn as they now stand. */
@@ -42,10 +48,10 @@ function isReviewed(conversation, turn) {
 /** Change a turn's claims by a function from claims to claims. */
 function revise(conversation, turn, change) {
   const key = turnKey(conversation, turn);
-  const review = reviews.get(key) || { claims: original(turn), fine: false };
+  const review = reviewOf(key, turn);
   const claims = ordered(change(review.claims.map((c) => ({ ...c }))));
   if (!differs(turn, claims) && !review.fine) reviews.delete(key);
-  else reviews.set(key, { claims, fine: review.fine });
+  else reviews.set(key, { ...review, claims });
   keep();
 }
 
@@ -57,7 +63,7 @@ function ordered(claims) {
 
 function markFine(conversation, turn) {
   const key = turnKey(conversation, turn);
-  const review = reviews.get(key) || { claims: original(turn), fine: false };
+  const review = reviewOf(key, turn);
   const fine = !review.fine;
   if (fine && review.claims.some((c) => c.label === null)) {
     say("Give every claim of the turn a label first");
@@ -80,18 +86,25 @@ function keep() {
   for (const run of listeners) run();
 }
 
+/** Whether a remembered review was made on the turn as it is now. */
+function fits(turn, review) {
+  return Boolean(turn) && Array.isArray(review.was) && !differs(turn, review.was)
+    && review.claims.every((c) => typeof c.text === "string" && (c.from === null || c.from < turn.r.claims.length));
+}
+
+/** Take up what was kept; returns how many remembered reviews don't fit these results and were left out. */
 function recall() {
-  if (store.get(STORE_KEY) === null) return;
+  let leftOut = 0;
+  if (store.get(STORE_KEY) === null) return leftOut;
   const turns = new Map();
   for (const c of DATA.conversations) for (const t of c.turns) if (t.r) turns.set(turnKey(c, t), t);
   try {
     for (const [key, review] of JSON.parse(store.get(STORE_KEY) || "[]")) {
-      const turn = turns.get(key);
-      if (turn && review.claims.every((c) => typeof c.text === "string" && (c.from === null || c.from < turn.r.claims.length))) {
-        reviews.set(key, review);
-      }
+      if (fits(turns.get(key), review)) reviews.set(key, review);
+      else leftOut += 1;
     }
   } catch { /* what was stored isn't ours: begin anew */ }
+  return leftOut;
 }
 
 function inputOf(conversation) {

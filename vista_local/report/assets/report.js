@@ -156,7 +156,7 @@ function moveCursor(by) {
 }
 
 function start() {
-  recall();
+  const leftOut = recall();
   const exporter = button("Export corrections", exportCorrections, { id: "export", class: "quiet" });
   const onChange = () => {
     exporter.textContent = reviews.size ? `Export ${count(reviews.size, "reviewed turn")}` : "Export corrections";
@@ -173,6 +173,7 @@ function start() {
       button("?", () => help.showModal(), { class: "quiet", "aria-label": "Keyboard and help", id: "help-button" }),
       themeButton()),
     h("p", { class: "notice warn", id: "not-kept", hidden: true }, "This browser keeps nothing for this page: export before you close it."),
+    h("p", { class: "notice warn", id: "left-out", hidden: !leftOut }, `${count(leftOut, "remembered correction")} did not fit these results and ${leftOut === 1 ? "was" : "were"} left out.`),
     h("div", { class: "columns" },
       h("nav", { class: "side", "aria-label": "Conversations" }, filterPanel(), list.status, list.box),
       view),
