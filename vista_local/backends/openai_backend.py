@@ -140,7 +140,7 @@ class OpenAIBackend:
             raise VistaError(
                 f"{self.config.model}: none of its first {number} answers to {stage} could be read "
                 f"({unread[-1].unscored}); the last one begins {last[:80]!r}. "
-                "Is it an instruction-tuned chat model, and is there room for its answers (max_tokens, label_max_tokens)?"
+                "Is it an instruction-tuned chat model, with room for its answers (max_tokens, label_max_tokens)?"
             )
 
     def _exchange(self, stage: Stage, user: str) -> Exchange:
