@@ -250,6 +250,35 @@ def test_native_turns_have_claims_and_their_own_label(native: Path) -> None:
     assert lake.gold[1].safe is False
 
 
+def test_conversations_of_a_folder_without_ids_are_told_apart_and_ids_given_twice_refused(tmp_path: Path) -> None:
+    turns = [{"role": "wizard", "utterance": "Old.", "retrieved_document": "It is old.", "human_claims": []}]
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(turns), encoding="utf-8")
+    assert len({i.conversation.id for i in load("vista", str(tmp_path))}) == 2
+    named = {"id": "x", "turns": [{"role": "assistant", "text": "Old.", "reference": [], "claims": []}]}
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(named), encoding="utf-8")
+    with pytest.raises(InputError, match=r"b\.json, record 1: .*'x' is there twice"):
+        load("vista", str(tmp_path))
+
+
+def test_json_lines_and_chat_logs_are_read_as_score_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    chats = [
+        {"id": n, "messages": [{"role": "assistant", "content": "Old.\u2028New.", "context": "", "claims": []}]}
+        for n in ("a", "b")
+    ]
+    path.write_text("".join(json.dumps(c, ensure_ascii=False) + "\n" for c in chats), encoding="utf-8")
+    assert [i.conversation.turns[0].text for i in load("vista", str(path))] == ["Old.\u2028New."] * 2
+
+
+def test_turns_that_nobody_was_asked_about_are_not_wrong(items: list[Item]) -> None:
+    """With gold for a part, `original` labels of the other turns are no question that was put."""
+    items = [replace(items[0], gold={1: items[0].gold[1], 3: replace(items[0].gold[3], claims=None, labels=())})]
+    found = predict(Recorder().backend(), items, Method.VISTA, given=True)
+    assert figures(items, found, given=True)["original"]["turns"] == 1
+
+
 def test_the_vista_repositorys_list_of_turns_is_one_conversation(tmp_path: Path) -> None:
     turns = [
         {"role": "apprentice", "utterance": "Mill?"},
@@ -466,18 +495,17 @@ def test_the_command_writes_figures_and_prints_the_papers_beside(native: Path, t
     assert report["published"][0]["system"] == "GPT-5" and report["run"]["training_file"] == "human_dev.jsonl"
     assert table(report).row_count == 2 + len(report["published"])
     assert (report["figures"]["coverage"], report["figures"]["turn_coverage"]) == (1.0, 1.0)
-    console = Console(width=250, record=True, file=io.StringIO())
+    console = Console(width=200, record=True, file=io.StringIO())
     console.print(table(report))
-    found = (line for line in console.export_text().splitlines() if "coverage" in line or "majority" in line)
-    header, cells = ([cell.strip() for cell in re.split("[┃│]", line)] for line in found)
-    turns = ["strict turns", "balanced", "safe turns", "balanced", "coverage: claims", "turns"]
-    assert header[4:10] == turns
+    rows = [[c.strip() for c in re.split("[┃│]", line)[1:-1]] for line in console.export_text().splitlines()]
+    at = next(i for i, row in enumerate(rows) if row and row[0].startswith("majority"))
     strict, safe = (report["figures"][rule] for rule in ("strict", "safe"))
-    assert cells[4].startswith(f"{100 * strict['accuracy']:.2f} (") and cells[6].startswith(
-        f"{100 * safe['accuracy']:.2f} ("
-    )
-    assert (cells[5], cells[7]) == ("50.00", "50.00")  # what one verdict for every turn is worth
-    assert cells[8:10] == ["100.00", "100.00"]
+    assert rows[at - 2][3:] == ["strict turns", "safe turns", "coverage"]
+    assert rows[at][3].startswith(f"{100 * strict['accuracy']:.2f} (")
+    assert rows[at][4].startswith(f"{100 * safe['accuracy']:.2f} (")
+    # What one verdict for every turn is worth stands below.
+    assert rows[at + 1][3:] == ["balanced 50.00", "balanced 50.00", "turns 100.00"]
+    assert rows[at][5] == "claims 100.00"
     refused = CliRunner().invoke(app, arguments)
     assert refused.exit_code == 2 and "must not look at the test set" in refused.output + refused.stderr
 

@@ -16,7 +16,7 @@ from vista_local.errors import InputError
 from vista_local.labels import Label
 from vista_local.metrics import claim_confusion, macro_f1
 from vista_local.report.page import render_page
-from vista_local.schema import ConversationResult, GivenClaim, TurnResult, TurnStatus
+from vista_local.schema import ConversationResult, Corrected, GivenClaim, TurnResult, TurnStatus
 
 
 def conversation(name: str, *labels: Label | None) -> ConversationResult:
@@ -70,7 +70,7 @@ def test_coverage_stands_beside_the_scores() -> None:
     unscored = replace(SECOND[1], turns=(replace(SECOND[1].turns[0], claims=(), unscored="timeout"),))
     comparison = compare_results(FIRST, (SECOND[0], unscored))
     rows = {f.name: f for f in figures(comparison, resamples=50)}
-    claims, turns = rows["coverage of claims"], rows["coverage of turns"]
+    claims, turns = rows["claim coverage"], rows["turn coverage"]
     assert (claims.first, claims.second) == (pytest.approx(5 / 6), 1.0)  # one claim of "b" has no label
     assert (turns.first, turns.second, turns.difference) == (1.0, 0.5, -0.5)
 
@@ -80,6 +80,24 @@ def test_mcnemar_is_on_claims_with_gold() -> None:
     assert test is not None and (test.only_first, test.only_second, test.p_value) == (1, 2, 1.0)
     assert mcnemar(compare_results(FIRST, SECOND)) is None
     assert "claim accuracy" not in {f.name for f in figures(compare_results(FIRST, SECOND), resamples=10)}
+
+
+def test_a_reviewers_labels_are_no_merit_of_the_model() -> None:
+    """In a merged file the reviewed turns are gold, and the labels in them are the reviewer's."""
+    (turn,) = conversation("a", C, V, V).turns
+    by_reviewer = (
+        replace(turn.claims[0], corrected=Corrected("label", label=V)),  # the model had said VERIFIED
+        turn.claims[1],
+        replace(turn.claims[2], corrected=Corrected("add")),
+    )
+    merged = ConversationResult("a", (replace(turn, claims=by_reviewer),))
+    gold = {"a": {1: (GivenClaim("claim 0", C), GivenClaim("claim 1", V), GivenClaim("claim 2", V))}}
+    found = compare_results([merged], [conversation("a", V, V, V)], gold)
+    accuracy = next(f for f in figures(found, resamples=10) if f.name == "claim accuracy")
+    assert (accuracy.first, accuracy.second) == (0.5, 0.5)
+    test = mcnemar(found)
+    assert test is not None and (test.only_first, test.only_second) == (0, 0)
+    assert compare_data(found, title="t", names=("a", "b"), resamples=10)["judged"] == 2
 
 
 def test_nothing_in_common_and_repeated_ids_are_refused() -> None:
@@ -125,7 +143,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
         "a[1].jsonl",
         "VISTA score",
         "claim accuracy",
-        "coverage of claims",
+        "claim coverage",
         "3 claims have another label",
         "conversations in A 1",
         "p = 1.0000",

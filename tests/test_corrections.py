@@ -150,6 +150,7 @@ def test_a_second_merge_changes_nothing_and_a_further_correction_keeps_what_the_
         ({"turns": [{"index": 1, "was": WAS, "claims": now(("x", None, 0))}]}, ("label is missing",)),
         ({"turns": [{"index": 1, "was": WAS}]}, ("'claims'", "missing")),
         ({"turns": "all"}, ("'turns'", "'all'")),
+        ({"input": [1]}, ("'input'", "dict is expected")),
         ({"turns": [{"index": 1, "was": WAS, "claims": []}] * 2}, ("twice",)),
         ({"schema": "vista-local/1"}, ("no correction", "vista-local-corrections/1")),
     ],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vista_local.config import ScoreConfig, load_config
-from vista_local.errors import InputError
+from vista_local.errors import InputError, VistaError
+from vista_local.files import whole_file
 from vista_local.labels import LABELS, Label
 from vista_local.output import parse_result_line, result_line, run_record
 from vista_local.schema import (
@@ -196,3 +198,20 @@ def test_the_run_id_depends_on_settings_and_models_alone() -> None:
         run_record(ScoreConfig(), {**models, "base_sha256": "cd"}),
     ]
     assert len({same["id"], *(r["id"] for r in others)}) == 6
+
+
+def test_a_line_that_is_nested_too_deeply_is_one_sentence() -> None:
+    with pytest.raises(InputError, match="not a result line"):
+        parse_result_line("[" * 100_000)
+
+
+@pytest.mark.parametrize("name", ["file.txt/out.json", "x" * 240 + ".json"])
+def test_a_name_that_is_a_problem_is_one_sentence_or_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file.txt").write_text("", encoding="utf-8")
+    if "/" in name:
+        with pytest.raises(VistaError, match="cannot be written"), whole_file(tmp_path / name) as stream:
+            stream.write("x")
+    else:
+        with whole_file(tmp_path / name) as stream:
+            stream.write("x")
+        assert (tmp_path / name).read_text(encoding="utf-8") == "x"

@@ -29,8 +29,8 @@ from vista_local.metrics import (
     claim_confusion,
     mcnemar_exact,
 )
-from vista_local.report.align import aligned, numbered, text_key
-from vista_local.report.data import Ratio, pooled_ratio
+from vista_local.report.align import aligned, as_the_model_had_it, numbered, text_key
+from vista_local.report.data import FEW_RESAMPLES, MANY, RESAMPLES, Ratio, pooled_ratio
 from vista_local.schema import ClaimResult, ConversationResult, TurnStatus
 from vista_local.scoring import Summary, Totals
 
@@ -49,6 +49,15 @@ class Pair:
     first: ClaimResult
     second: ClaimResult
     gold: Label | None
+
+    @property
+    def judged(self) -> tuple[Label, Label | None, Label | None] | None:
+        """Gold, and what the two models said; `None` without gold, or where a reviewer wrote one of the claims.
+
+        In a merged file a corrected label is the reviewer's, who may be the gold: it is no model's merit.
+        """
+        said = [label for claim in (self.first, self.second) for _, label in as_the_model_had_it([claim])]
+        return None if self.gold is None or len(said) < 2 else (self.gold, said[0], said[1])
 
     @property
     def changed(self) -> bool:
@@ -82,7 +91,7 @@ def compare_results(
     """Align two sets of results.
 
     Args:
-        first: results of one system.
+        first: results of one system; held in memory too, since the page shows examples of them.
         second: results of the other; held in memory.
         gold: gold claims; default those that the files carry themselves (the first, otherwise the second).
 
@@ -151,8 +160,14 @@ class Figure:
     difference_interval: tuple[float, float] | None
 
 
-def figures(comparison: Comparison, resamples: int = 1000) -> list[Figure]:
-    """VISTA score, strict and safe turns, coverage over the common conversations; with gold accuracy and macro-F1."""
+def figures(comparison: Comparison, resamples: int | None = None) -> list[Figure]:
+    """VISTA score, strict and safe turns, coverage over the common conversations; with gold accuracy and macro-F1.
+
+    Args:
+        resamples: of the bootstrap; default 1000, or 200 above 5,000 conversations, whose intervals are narrow.
+    """
+    if resamples is None:
+        resamples = RESAMPLES if len(comparison.totals) <= MANY else FEW_RESAMPLES
 
     def ratios(part: Callable[[Totals], int], whole: Callable[[Totals], int]) -> list[tuple[Ratio, Ratio]]:
         return [((part(a), whole(a)), (part(b), whole(b))) for a, b in comparison.totals]
@@ -162,10 +177,10 @@ def figures(comparison: Comparison, resamples: int = 1000) -> list[Figure]:
         _figure("VISTA score", ratios(lambda t: t.safe_claims, lambda t: t.claims), pooled_ratio, resamples),
         _figure("strict turns", ratios(lambda t: t.strict_turns, lambda t: t.scored_turns), pooled_ratio, resamples),
         _figure("safe turns", ratios(lambda t: t.safe_turns, lambda t: t.scored_turns), pooled_ratio, resamples),
-        _figure("coverage of claims", ratios(lambda t: t.labelled_claims, lambda t: t.claims), pooled_ratio, resamples),
-        _figure("coverage of turns", wanted, pooled_ratio, resamples),
+        _figure("claim coverage", ratios(lambda t: t.labelled_claims, lambda t: t.claims), pooled_ratio, resamples),
+        _figure("turn coverage", wanted, pooled_ratio, resamples),
     ]
-    judged = [[(p.gold, p.first.label, p.second.label) for p in pairs if p.gold] for pairs in comparison.pairs]
+    judged = [[p.judged for p in pairs if p.judged is not None] for pairs in comparison.pairs]
     matrices = [
         (claim_confusion(gold, first), claim_confusion(gold, second))
         for gold, first, second in (zip(*triples, strict=True) for triples in judged if triples)
@@ -215,8 +230,8 @@ def mcnemar(comparison: Comparison) -> McNemar | None:
     It takes claims as independent, which claims of one conversation aren't quite: read it beside the
     interval of the difference, which is by conversation.
     """
-    judged = [p for p in comparison.every_pair if p.gold is not None]
-    return mcnemar_exact([p.first.label is p.gold for p in judged], [p.second.label is p.gold for p in judged])
+    judged = [p.judged for p in comparison.every_pair if p.judged is not None]
+    return mcnemar_exact([first is gold for gold, first, _ in judged], [second is gold for gold, _, second in judged])
 
 
 def transitions(comparison: Comparison) -> list[list[int]]:
@@ -236,7 +251,7 @@ def _position(label: Label | None) -> int:
 
 
 def compare_data(
-    comparison: Comparison, *, title: str, names: tuple[str, str], resamples: int = 1000
+    comparison: Comparison, *, title: str, names: tuple[str, str], resamples: int | None = None
 ) -> dict[str, Any]:
     """What the page holds: figures, transitions, and an example for each changed label (at most `EXAMPLES`)."""
     changed = [p for p in comparison.every_pair if p.changed]
@@ -249,7 +264,7 @@ def compare_data(
         ],
         "figures": [vars(f) for f in figures(comparison, resamples)],
         "mcnemar": None if test is None else vars(test),
-        "judged": sum(p.gold is not None for p in comparison.every_pair),
+        "judged": sum(p.judged is not None for p in comparison.every_pair),
         "transitions": transitions(comparison),
         "claims": len(comparison.every_pair),
         "changed": len(changed),

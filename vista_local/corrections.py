@@ -120,7 +120,7 @@ def read_corrections(path: Path) -> list[Correction]:
 def _correction(line: str, where: str) -> Correction:
     try:
         data = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"invalid JSON: {error}", where) from None
     if not isinstance(data, dict) or data.get("schema") != CORRECTIONS_SCHEMA:
         found = show(data.get("schema")) if isinstance(data, dict) else show(data)
@@ -129,7 +129,7 @@ def _correction(line: str, where: str) -> Correction:
     turns = tuple(_turn_correction(t, where) for t in _field(data, "turns", list, where))
     if len({t.index for t in turns}) != len(turns):
         raise InputError("a turn is corrected twice", f"{where}, field 'turns'")
-    given = data.get("input")
+    given = None if data.get("input") is None else _field(data, "input", dict, where)
     conversation = None if given is None else parse_conversation({"id": name, **given}, f"{where}, field 'input'")
     return Correction(name, run, turns, conversation, where)
 

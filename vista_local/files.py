@@ -21,7 +21,7 @@ def whole_file(path: Path) -> Iterator[IO[str]]:
     """
     if path.is_dir():
         raise VistaError(f"{path}: is a folder; give a file name")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name[:40]}.{os.getpid()}.part")  # a long name has no room for an ending
     try:
         with open(part, "w", encoding="utf-8", newline="\n") as stream:
             yield stream
@@ -31,7 +31,8 @@ def whole_file(path: Path) -> Iterator[IO[str]]:
     except OSError as error:
         raise VistaError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder may not be one
+            part.unlink(missing_ok=True)
 
 
 def append_synced(descriptor: int, data: bytes, end: int) -> None:

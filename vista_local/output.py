@@ -138,7 +138,7 @@ def parse_result_line(line: str, where: str = "") -> ConversationResult:
         given = data.get("input")
         conversation = parse_conversation({"id": data["id"], **given}, where) if given is not None else None
         return ConversationResult(data["id"], tuple(_turn(t) for t in data["turns"]), data.get("error"), conversation)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"not a result line: {error!r}", where) from error
 
 

@@ -48,7 +48,8 @@ def figures(items: Sequence[Item], predicted: Sequence[dict[int, TurnPrediction]
     # numpy: not at every start of the CLI
     from vista_local.benchmarks.figures import claim_figures, coverage_figures, turn_figures
 
-    gold = [item.gold for item in items]
+    # With given claims, a turn without any was not asked about.
+    gold = [{i: t for i, t in item.gold.items() if not given or t.claims is not None} for item in items]
     turns = [turn for g in gold for turn in g.values()]
     found: dict[str, Any] = {"conversations": len(items), "turns": len(turns)} | coverage_figures(predicted, gold)
     labelled = [p.labels is not None for g, found_ in zip(gold, predicted, strict=True) for p in _present(g, found_)]
@@ -155,13 +156,10 @@ def table(report: dict[str, Any]) -> Table:
         "claim accuracy",
         "macro-F1",
         "strict turns",
-        "balanced",
         "safe turns",
-        "balanced",
-        "coverage: claims",
-        "turns",
+        "coverage",
         title=f"{report['benchmark']}{part}, {found['turns']} turns of {found['conversations']} conversations, %",
-        caption=f"paper: {SOURCE}, on its own samples",
+        caption=f"balanced: balanced accuracy; paper: {SOURCE}, on its own samples",
     )
     claims = found.get("claims", {})
     # A benchmark without claims of its own has the strict verdict against its own labels.
@@ -171,25 +169,24 @@ def table(report: dict[str, Any]) -> Table:
         f"{name}, {report['claims']} claims",
         _percent(claims.get("claim_accuracy"), claims.get("claim_accuracy_95")),
         _percent(claims.get("macro_f1"), claims.get("macro_f1_95")),
-        *_turn_cells(strict),
-        *_turn_cells(found.get("safe")),
-        _percent(found["coverage"]),
-        _percent(found["turn_coverage"]),
+        _turn_cell(strict),
+        _turn_cell(found.get("safe")),
+        f"claims {_percent(found['coverage'])}\nturns {_percent(found['turn_coverage'])}",
         style="bold",
     )
     if "strict" in found and "original" in found:
-        shown.add_row("against the benchmark's labels", "-", "-", *_turn_cells(found["original"]))
+        shown.add_row("against the benchmark's labels", "-", "-", _turn_cell(found["original"]), "-", "")
     for line in report["published"]:
-        cells = (line["claim_accuracy"], line["macro_f1"], line["strict"], None, line["safe"], None)
+        cells = (line["claim_accuracy"], line["macro_f1"], line["strict"], line["safe"])
         shown.add_row(f"paper: {line['system']}", *map(_published_cell, cells))
     return shown
 
 
-def _turn_cells(part: dict[str, Any] | None) -> tuple[str, str]:
-    """Accuracy, and beside it what accuracy alone hides where nearly all turns have one verdict."""
+def _turn_cell(part: dict[str, Any] | None) -> str:
+    """Accuracy, and below it what accuracy alone hides where nearly all turns have one verdict."""
     if part is None:
-        return "-", "-"
-    return _percent(part["accuracy"], part["accuracy_95"]), _percent(part["balanced_accuracy"])
+        return "-"
+    return f"{_percent(part['accuracy'], part['accuracy_95'])}\nbalanced {_percent(part['balanced_accuracy'])}"
 
 
 def _published_json(line: Published) -> dict[str, Any]:

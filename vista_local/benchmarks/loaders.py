@@ -130,7 +130,8 @@ def json_records(path: Path) -> list[tuple[str, Any]]:
         document = json.loads(text)
     except ValueError:
         records: list[tuple[str, Any]] = []
-        for number, line in enumerate(text.splitlines(), 1):
+        # Not `splitlines`: JSON may hold other line separators inside its strings.
+        for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 try:
                     records.append((f"{path}, line {number}", json.loads(line)))
@@ -318,17 +319,23 @@ def load_native(data: str, _: Path | None = None) -> Iterator[Item]:
     files = [path] if not path.is_dir() else sorted(p for p in path.rglob("*.json*") if p.is_file())
     if not files:
         raise InputError("no JSON file in this folder", str(path))
+    number, ids = 0, set[str]()
     for file in files:
         records = json_records(file)
         if records and all(isinstance(r, dict) and ("utterance" in r or "text" in r) for _, r in records):
             records = [(str(file), [r for _, r in records])]  # one conversation as a list of its turns
-        for number, (where, record) in enumerate(records, 1):
-            yield _native_item(record, where, number)
+        for where, record in records:
+            number += 1  # on across files: conversations without ids are named by it
+            item = _native_item(record, where, number)
+            if item.conversation.id in ids:
+                raise InputError(f"the id {item.conversation.id!r} is there twice; gold labels go by ids", where)
+            ids.add(item.conversation.id)
+            yield item
 
 
 def _native_item(record: Any, where: str, number: int) -> Item:
     conversation = parse_conversation(record, where, number=number)
-    turns = record["turns"] if isinstance(record, dict) else record
+    turns = record.get("turns", record.get("messages", [])) if isinstance(record, dict) else record
     labels = turns if len(turns) == len(conversation.turns) else [{}] * len(conversation.turns)
     gold: dict[int, GoldTurn] = {}
     for index, turn in enumerate(conversation.turns):
