@@ -335,7 +335,7 @@ def load_native(data: str, _: Path | None = None) -> Iterator[Item]:
 
 def _native_item(record: Any, where: str, number: int) -> Item:
     conversation = parse_conversation(record, where, number=number)
-    turns: list[Any] = record.get("turns", record.get("messages", [])) if isinstance(record, dict) else record
+    turns: Any = record.get("turns", record.get("messages", [])) if isinstance(record, dict) else record
     labels = turns if len(turns) == len(conversation.turns) else [{}] * len(conversation.turns)
     gold: dict[int, GoldTurn] = {}
     for index, turn in enumerate(conversation.turns):
