@@ -136,8 +136,9 @@ def other_targets(data: dict[str, Any]) -> list[str]:
         rows = bench["by_label"].values()
         gold, alike, hits = (sum(row[key] for row in rows) for key in ("gold", "labelled_alike", "hits"))
         lines.append(
-            f"- Evidence on written_dev, first piece right: {_p(bench['hit_at_1'])} of {alike} claims that are "
-            f"labelled as gold has them (asked for: {TARGET_EVIDENCE}; memory of gold labels), {_p(hits / gold)} of "
+            f"- Evidence on {bench['conversations']} conversations of written_dev, first piece right: "
+            f"{_p(bench['hit_at_1'])} % of the {alike} claims that are "
+            f"labelled as gold has them (asked for: {TARGET_EVIDENCE}; memory of gold labels), {_p(hits / gold)} % of "
             f"all {gold} VERIFIED and CONTRADICTED ones; script: `scripts/bench_evidence.py`, output: "
             "`scripts/results/bench_evidence.json`."
         )
@@ -228,7 +229,7 @@ def bench_lines(bench: dict[str, Any]) -> str:
     peak = max(whole["peak_rss_gib"], line["peak_rss_gib"])
     rate = verify["matmul_gflop_per_second"][verify["dtype"]]
     lines = [
-        "Speed on two cores, human_dev end to end:",
+        f"Speed on two cores, the first {whole['conversations']} conversations of human_dev end to end:",
         "",
         "| | measured | asked for |",
         "|---|---|---|",
