@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_files import ais, begin, fade, faithdial, native  # noqa: F401 - fixtures, for both test files of benchmarks
 from hypothesis import settings
 from tiny_model import CHATML, LIMIT, SPECIAL_TOKENS
 

@@ -1,8 +1,7 @@
-"""Benchmarks: files of the published forms to gold, methods on a scripted backend, figures and the command."""
+"""Benchmarks: methods on a scripted backend, figures and the command."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_files import reply
 from rich.console import Console
 from scripted import without_models
 from typer.testing import CliRunner
@@ -20,325 +20,14 @@ from vista_local.backends.scripted import ScriptedBackend
 from vista_local.benchmarks import mapping
 from vista_local.benchmarks.command import claims_from, figures, table
 from vista_local.benchmarks.figures import TurnPrediction, predictions
-from vista_local.benchmarks.loaders import HUB, Item, counted, load
+from vista_local.benchmarks.loaders import Item, counted, load
 from vista_local.benchmarks.methods import Ablation, Method, check, majority, predict
 from vista_local.benchmarks.published import PUBLISHED, published
 from vista_local.cli import app
-from vista_local.errors import InputError, MissingExtraError, VistaError
+from vista_local.errors import InputError, VistaError
 from vista_local.evaluator import Evaluator
 from vista_local.labels import Label
 from vista_local.prompts import Prompt
-from vista_local.schema import Role
-
-# ---- files of the published forms ----
-
-
-def table_file(path: Path, rows: list[list[str]], **options: Any) -> Path:
-    with open(path, "w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, **options).writerows(rows)
-    return path
-
-
-@pytest.fixture
-def begin(tmp_path: Path) -> Path:
-    header = ["model", "data_source", "knowledge", "message", "response", "begin_label"]
-    rows = [
-        ["t5", "wow", "The mill was built in 1912.", "When was it built?", 'In 1912, they "say.', "Fully attributable"],
-        ["gpt2", "wow", "The mill was built in 1912.", "", "It has a red roof.", "Not fully attributable"],
-        ["gpt2", "wow", "The mill was built in 1912.", "Hi", "Nice!", "Generic"],
-    ]
-    path = tmp_path / "begin_test_wow.tsv"
-    path.write_text("\n".join("\t".join(row) for row in [header, *rows]) + "\n", encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def fade(tmp_path: Path) -> Path:
-    history = str(
-        [{"speaker": "user", "message": "Who made it?"}, {"speaker": "bot", "message": "Oda."}, {"message": "When?"}]
-    )
-    rows = [
-        ["history", "response", "corrupted_response", "knowledge_base"],
-        [history, "In 1988.", "In 1998.", str({"path": [], "render": "Oda's film is from 1988"})],
-    ]
-    return table_file(tmp_path / "human_verified_500.csv", rows)
-
-
-def wizard(speaker: str, text: str, sentence: str | None = None) -> dict[str, Any]:
-    return {"speaker": speaker, "text": text} | ({"checked_sentence": {"chosen_0": sentence}} if sentence else {})
-
-
-@pytest.fixture
-def ais(tmp_path: Path) -> Path:
-    folder = tmp_path / "ais"
-    folder.mkdir()
-    dialog = [
-        wizard("0_Apprentice", "Tell me of lakes."),
-        wizard("1_Wizard", "They are wet.", "Lakes hold water."),
-        wizard("0_Apprentice", "How high?"),
-        wizard("1_Wizard", "At 600 metres.", "The lake lies at 600 metres."),
-    ]
-    (folder / "test_random_split.json").write_text(json.dumps([{"dialog": dialog}]), encoding="utf-8")
-    header = ["ex-idx ", "doc-url", "doc-url-hash", "model-name", "output", "INT", "INT & AIS", "Flagged", "Q1", "Q2"]
-    rows = [
-        ["0:3", "NA", "NA", "wow-t5", "it lies at 600 metres.", "1", "1", "0", "", ""],
-        ["0:3", "NA", "NA", "wow-dodeca", "it is deep.", "1", "0", "0", "", ""],
-        ["0:1", "NA", "NA", "wow-t5", "garbled", "0", "0", "1", "", ""],
-    ]
-    return table_file(folder / "ann_wow.csv", [header, *rows])
-
-
-@pytest.fixture
-def faithdial(tmp_path: Path) -> Path:
-    def utterance(history: list[str], response: str, original: str | None, *labels: str) -> dict[str, Any]:
-        return {
-            "history": history,
-            "speaker": "Wizard",
-            "knowledge": "The mill was built in 1912.",
-            "original_response": original,
-            "response": response,
-            "BEGIN": list(labels),
-            "VRM": ["Disclosure"],
-        }
-
-    dialogue = {
-        "utterances": [
-            utterance(["Mills?"], "One was built in 1912.", "I own one from 1912!", "Hallucination", "Entailment"),
-            utterance(["Mills?", "One was built in 1912.", "Sure?"], "Yes, in 1912.", "", "Entailment"),
-            utterance(["Mills?", "One was built in 1912.", "Sure?", "Yes, in 1912.", "Ok"], "Good.", None, "Generic"),
-        ]
-    }
-    path = tmp_path / "test.json"
-    path.write_text(json.dumps([dialogue]), encoding="utf-8")
-    return path
-
-
-def reply(text: str, reference: Any, *claims: tuple[str, str], **more: Any) -> dict[str, Any]:
-    labelled = [{"claim": claim, "label": label} for claim, label in claims]
-    return {"role": "assistant", "text": text, "reference": reference, "claims": labelled, **more}
-
-
-CONVERSATIONS = [
-    {
-        "id": "mill",
-        "turns": [
-            {"role": "user", "text": "Mill?"},
-            reply(
-                "It was built in 1912. I like it.",
-                "Built in 1912.",
-                ("built 1912", "VERIFIED"),
-                ("likes it", "SUBJECTIVE"),
-                original_label="hallucinated",
-            ),
-            {"role": "user", "text": "Really?"},
-            reply("Yes, 1912.", [], ("built 1912 again", "VERIFIED"), original_label="faithful"),
-        ],
-    },
-    {
-        "id": "lake",
-        "turns": [
-            {"role": "user", "text": "Lake?"},
-            reply("It is deep.", "The lake lies north.", ("deep", "LACKING_EVIDENCE"), original_label="hallucinated"),
-        ],
-    },
-]
-
-
-@pytest.fixture
-def native(tmp_path: Path) -> Path:
-    path = tmp_path / "human_dev.jsonl"
-    path.write_text("".join(json.dumps(c) + "\n" for c in CONVERSATIONS), encoding="utf-8")
-    return path
-
-
-# ---- loading ----
-
-
-def test_begin_takes_each_row_with_its_message_and_leaves_quotes_alone(begin: Path) -> None:
-    items = load("begin", str(begin))
-    assert [i.conversation.id for i in items] == ["begin-1", "begin-2", "begin-3"]
-    first, second, third = items
-    assert [t.text for t in first.conversation.turns] == ["When was it built?", 'In 1912, they "say.']
-    assert first.gold[1].original is True and first.conversation.turns[1].reference == ("The mill was built in 1912.",)
-    assert second.gold[0].original is False and third.gold[1].original is False
-    assert load("begin", str(begin.parent), limit=1) == items[:1]
-
-
-def test_fade_gives_two_turns_a_row_with_alternating_history(fade: Path) -> None:
-    original, corrupted = load("fade", str(fade))
-    assert (original.conversation.id, corrupted.conversation.id) == ("fade-1-original", "fade-1-corrupted")
-    turns = original.conversation.turns
-    assert [t.role for t in turns] == [Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT]
-    assert turns[1].reference is None and turns[3].reference == ("Oda's film is from 1988",)
-    assert (original.gold[3].original, corrupted.gold[3].original) == (True, False)
-
-
-def test_ais_is_joined_by_place_and_leaves_flagged_rows_out(ais: Path) -> None:
-    first, second = load("ais", str(ais))
-    assert first.conversation.id == "ais-0:3-wow-t5" and len(first.conversation.turns) == 4
-    assert first.conversation.turns[3].text == "it lies at 600 metres."
-    assert first.conversation.turns[3].reference == ("The lake lies at 600 metres.",)
-    assert first.conversation.turns[1].role is Role.ASSISTANT and first.conversation.turns[1].reference is None
-    assert (first.gold[3].original, second.gold[3].original) == (True, False)
-
-
-def test_ais_without_wizard_of_wikipedia_says_what_is_missing(ais: Path) -> None:
-    (ais.parent / "test_random_split.json").unlink()
-    with pytest.raises(InputError, match="their dialogues and sources are in Wizard of Wikipedia"):
-        load("ais", str(ais))
-    with pytest.raises(InputError, match="AIS is read from files"):
-        load("ais", HUB + "owner/name")
-
-
-def test_ais_names_a_row_whose_turn_is_not_there(ais: Path) -> None:
-    (ais.parent / "test_random_split.json").write_text('[{"dialog": []}]', encoding="utf-8")
-    with pytest.raises(InputError, match="row 2: ex-idx '0:3' names no turn"):
-        load("ais", str(ais))
-
-
-def test_faithdial_is_the_dialogue_before_editing(faithdial: Path) -> None:
-    (item,) = load("faithdial", str(faithdial))
-    texts = [t.text for t in item.conversation.turns]
-    assert texts == ["Mills?", "I own one from 1912!", "Sure?", "Yes, in 1912.", "Ok", "Good."]
-    assert {i: t.original for i, t in item.gold.items()} == {1: False, 3: True, 5: None}
-    assert all(item.conversation.turns[i].reference for i in item.gold)
-
-
-def test_faithdial_as_rows_of_the_hub(faithdial: Path, tmp_path: Path) -> None:
-    (dialogue,) = json.loads(faithdial.read_text(encoding="utf-8"))
-    rows = [{"dialog_idx": 7, **u} for u in dialogue["utterances"]]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    (item,) = load("faithdial", str(path))
-    assert (
-        item.conversation.id == "faithdial-7"
-        and item.conversation.turns == load("faithdial", str(faithdial))[0].conversation.turns
-    )
-
-
-def test_hub_data_sets_come_through_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    import types
-
-    seen: list[tuple[str, str]] = []
-
-    def load_dataset(name: str, split: str) -> list[dict[str, str]]:
-        seen.append((name, split))
-        if split == "none":
-            raise ValueError("Unknown split")
-        return [{"Knowledge": "K.", "message": "m", "response": "r", "BEGIN label": "Generic"}]
-
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    (item,) = load("begin", "hub:owner/begin:dev")
-    assert item.gold[1].original is False and seen == [("owner/begin", "dev")]
-    with pytest.raises(VistaError, match="'owner/begin', split 'none': can't be loaded: Unknown split"):
-        load("begin", "hub:owner/begin:none")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"vista-local\[bench\]"):
-        load("begin", "hub:owner/begin")
-
-
-@pytest.mark.parametrize("name", ["vista", "human_dev", "turns_dev"])
-def test_benchmarks_that_are_files_only_say_so(name: str) -> None:
-    with pytest.raises(InputError, match="hub:owner/name: this benchmark is read from a file or folder, not from the"):
-        load(name, HUB + "owner/name")
-
-
-def test_native_turns_have_claims_and_their_own_label(native: Path) -> None:
-    mill, lake = load("human_dev", str(native))
-    assert mill.gold[1].labels == (Label.VERIFIED, Label.OUT_OF_SCOPE) and mill.gold[1].original is False
-    assert (mill.gold[1].strict, mill.gold[1].safe, mill.gold[3].original) == (False, True, True)
-    assert lake.gold[1].safe is False
-
-
-def test_conversations_of_a_folder_without_ids_are_told_apart_and_ids_given_twice_refused(tmp_path: Path) -> None:
-    turns = [{"role": "wizard", "utterance": "Old.", "retrieved_document": "It is old.", "human_claims": []}]
-    for name in ("a.json", "b.json"):
-        (tmp_path / name).write_text(json.dumps(turns), encoding="utf-8")
-    assert len({i.conversation.id for i in load("vista", str(tmp_path))}) == 2
-    named = {"id": "x", "turns": [{"role": "assistant", "text": "Old.", "reference": [], "claims": []}]}
-    for name in ("a.json", "b.json"):
-        (tmp_path / name).write_text(json.dumps(named), encoding="utf-8")
-    with pytest.raises(InputError, match=r"b\.json, record 1: .*'x' is there twice"):
-        load("vista", str(tmp_path))
-
-
-def test_json_lines_and_chat_logs_are_read_as_score_reads_them(tmp_path: Path) -> None:
-    path = tmp_path / "chats.jsonl"
-    chats = [
-        {"id": n, "messages": [{"role": "assistant", "content": "Old.\u2028New.", "context": "", "claims": []}]}
-        for n in ("a", "b")
-    ]
-    path.write_text("".join(json.dumps(c, ensure_ascii=False) + "\n" for c in chats), encoding="utf-8")
-    assert [i.conversation.turns[0].text for i in load("vista", str(path))] == ["Old.\u2028New."] * 2
-
-
-def test_turns_that_nobody_was_asked_about_are_not_wrong(items: list[Item]) -> None:
-    """With gold for a part, `original` labels of the other turns are no question that was put."""
-    items = [replace(items[0], gold={1: items[0].gold[1], 3: replace(items[0].gold[3], claims=None, labels=())})]
-    found = predict(Recorder().backend(), items, Method.VISTA, given=True)
-    assert figures(items, found, given=True)["original"]["turns"] == 1
-
-
-def test_the_vista_repositorys_list_of_turns_is_one_conversation(tmp_path: Path) -> None:
-    turns = [
-        {"role": "apprentice", "utterance": "Mill?"},
-        {"role": "wizard", "utterance": "1912.", "retrieved_document": "Built in 1912.", "label": "faithful",
-         "human_claims": [{"claim": "built 1912", "label": "VERIFIABLE"}]},
-    ]  # fmt: skip
-    path = tmp_path / "vista.json"
-    path.write_text(json.dumps(turns), encoding="utf-8")
-    (item,) = load("vista", str(path))
-    assert item.gold[1].labels == (Label.VERIFIED,) and item.gold[1].original is True
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("begin", "knowledge\tmessage\tresponse\n1\t2\t3\n", "no column for the label"),
-        ("begin", "knowledge\tmessage\tresponse\tbegin_label\n1\t2\t3\tMaybe\n", "row 2: unknown label 'Maybe'"),
-        ("faithdial", '[{"utterances": [{"history": [], "response": "r", "BEGIN": ["Odd"]}]}]', "unknown labels"),
-        ("faithdial", "[3]", "a dialogue is expected, not 3"),
-        ("faithdial", "{\n3 4", "neither JSON nor JSON Lines"),
-        ("human_dev", '{"turns": [{"role": "assistant", "text": "", "reference": "", "claims": ["c"]}]}', "a label"),
-        ("human_dev", "", "no conversation in it"),
-        ("nothing", "", "unknown benchmark 'nothing'; accepted: faithdial"),
-    ],
-)  # fmt: skip
-def test_faults_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
-    path = tmp_path / "data"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(VistaError) as error:
-        load(name, str(path))
-    assert message in str(error.value)
-
-
-def test_gold_from_elsewhere_takes_the_place_of_the_benchmarks(begin: Path, tmp_path: Path) -> None:
-    gold = tmp_path / "gold.jsonl"
-    turns = [{"role": "user", "text": "When was it built?"}, reply("x", "y", ("built 1912", "CONTRADICTED"))]
-    gold.write_text(json.dumps({"id": "begin-1", "turns": turns}) + "\n", encoding="utf-8")
-    first, second, _ = load("begin", str(begin), gold=gold)
-    assert first.gold[1].labels == (Label.CONTRADICTED,) and first.gold[1].original is True
-    assert first.conversation.turns[1].claims is not None and second.gold[0].claims is None
-    gold.write_text(json.dumps({"id": "other", "turns": turns}) + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match="gold for none of the benchmark's conversations"):
-        load("begin", str(begin), gold=gold)
-
-
-# ---- the table of labels ----
-
-
-def test_every_label_has_one_meaning_and_a_source() -> None:
-    keys = [(rule.benchmark, rule.label) for rule in mapping.LABEL_RULES]
-    assert len(keys) == len(set(keys)) and all(rule.source for rule in mapping.LABEL_RULES)
-    assert all(rule.label == rule.label.lower() for rule in mapping.LABEL_RULES)
-
-
-def test_any_hallucination_makes_a_faithdial_response_one() -> None:
-    assert mapping.faithdial_label(["Entailment", "Hallucination"]) == "hallucination"
-    assert mapping.faithdial_label(["Uncooperative", "Entailment"]) == "entailment"
-    with pytest.raises(ValueError, match="accepted: hallucination"):
-        mapping.faithdial_label(["x"])
-
 
 # ---- methods ----
 
@@ -444,6 +133,13 @@ def test_coverage_stands_beside_the_figures_in_their_denominators(items: list[It
     judge = figures(items, [{1: TurnPrediction(True, True)}, {}], given=True)
     assert (judge["coverage"], judge["turn_coverage"]) == (None, pytest.approx(1 / 3, abs=1e-4))
     assert third.labels is not None
+
+
+def test_turns_that_nobody_was_asked_about_are_not_wrong(items: list[Item]) -> None:
+    """With gold for a part, `original` labels of the other turns are no question that was put."""
+    items = [replace(items[0], gold={1: items[0].gold[1], 3: replace(items[0].gold[3], claims=None, labels=())})]
+    found = predict(Recorder().backend(), items, Method.VISTA, given=True)
+    assert figures(items, found, given=True)["original"]["turns"] == 1
 
 
 def test_a_missing_prediction_is_wrong_and_stays_in_the_denominator(items: list[Item]) -> None:

@@ -195,6 +195,22 @@ def test_a_short_history_is_joined_and_counted(copies: Path) -> None:
     assert len(read_jsonl(copies / "out" / "dev.jsonl")[0]["turns"]) == 2
 
 
+def test_a_claim_that_repeats_an_earlier_utterance_is_a_place_in_it() -> None:
+    said = {"text": "It is.", "reference": "r", "claims": [{"claim": "Goats mow the lawn.", "label": "VERIFIED"}]}
+    turns = [{"role": "user", "text": "Goats mow the lawn"}, {"role": "assistant", "text": "Do they?"}, said]
+    labels = jp.labels_of({"id": ps.public_id("s", "r", "It is."), "source": "s", "turns": turns})
+    assert "Goats" not in json.dumps(labels.record())
+    rows = {"whole": ("Goats mow the lawn", "Do they?"), "short": ("Do they?",)}
+    found: dict[str, Any] = {}
+    for name, history in rows.items():
+        counts: dict[str, jp.SourceCount] = {}
+        index = jp.index_rows([("s", ps.SourceRow("r", "It is.", history))])
+        found[name] = (jp.join([labels], index, counts), counts["s"].missing)
+    ((whole,), missing), (none, left_out) = found["whole"], found["short"]
+    assert whole["turns"][-1]["claims"] == said["claims"] and missing == []
+    assert none == [] and left_out == [labels.id], "a claim without its words is no example, and is reported"
+
+
 def test_rows_with_one_id_are_told_apart_by_their_history() -> None:
     rows = [ps.SourceRow("r", "t", ()), ps.SourceRow("r", "t", ("a", "b")), ps.SourceRow("r", "t", ("c",))]
     index = jp.index_rows(("s", row) for row in rows)

@@ -67,7 +67,11 @@ class TurnLabels:
         }
 
     def claim_records(self, texts: dict[str, str]) -> list[dict[str, str]]:
-        """The claims in words; `texts` holds the turn's response and reference."""
+        """The claims in words; `texts` as `_texts` gives them.
+
+        Raises:
+            KeyError: a claim repeats an utterance that `texts` lacks.
+        """
         return [
             {"claim": claim if isinstance(claim, str) else cut(claim, texts), "label": label}
             for claim, label in self.claims
@@ -96,7 +100,7 @@ def labels_of(conversation: Mapping[str, Any]) -> TurnLabels:
     if targets != [len(turns) - 1]:
         raise ValueError(f"the turns with claims are {targets}, not the last turn alone")
     target = turns[-1]
-    texts = _texts(target["text"], target["reference"])
+    texts = _texts(target["text"], target["reference"], [turn["text"] for turn in turns[:-1]])
     return TurnLabels(
         id=conversation["id"],
         source=conversation["source"],
@@ -107,8 +111,10 @@ def labels_of(conversation: Mapping[str, Any]) -> TurnLabels:
     )
 
 
-def _texts(response: str, reference: str) -> dict[str, str]:
-    return {"response": response, "reference": reference}
+def _texts(response: str, reference: str, history: Sequence[str]) -> dict[str, str]:
+    """The texts that a claim may repeat word for word; utterances before the scored one are counted backwards."""
+    earlier = {f"utterance -{n}": text for n, text in enumerate(reversed(history), start=1)}
+    return {"response": response, "reference": reference, **earlier}
 
 
 def read_labels(path: Path) -> list[TurnLabels]:
@@ -176,9 +182,14 @@ def join(
             continue
         # Of rows with one id, the one with just the history that the teacher saw, else a longer one.
         row = max(rows, key=lambda r: (len(r.history) == turn.target, len(r.history) > turn.target))
+        try:
+            joined = conversation(turn, row)
+        except KeyError:  # a claim repeats an utterance that this copy lacks
+            count.missing.append(turn.id)
+            continue
         count.joined += 1
         count.short_history += len(row.history) < turn.target
-        conversations.append(conversation(turn, row))
+        conversations.append(joined)
     return conversations
 
 
@@ -197,7 +208,7 @@ def conversation(labels: TurnLabels, row: SourceRow) -> dict[str, Any]:
         "role": "assistant",
         "text": row.response,
         "reference": row.reference,
-        "claims": labels.claim_records(_texts(row.response, row.reference)),
+        "claims": labels.claim_records(_texts(row.response, row.reference, history)),
         "original_label": labels.original_label,
     }
     return {"id": labels.id, "source": labels.source, "turns": [*turns, scored]}
