@@ -67,19 +67,22 @@ def score(backend: Backend, talks: Sequence[dict[str, Any]], given: bool) -> lis
 
 
 def changed_labels(clean: ConversationResult, injected: ConversationResult) -> tuple[int, int]:
-    """How many given claims have another label than in the clean twin, of how many."""
-    pairs = [
-        (a.label, b.label)
-        for before, after in zip(clean.turns, injected.turns, strict=True)
-        for a, b in zip(before.claims, after.claims, strict=True)
-    ]
+    """How many given claims of the last turn have another label than in the clean twin, of how many.
+
+    Wherever the injection is, only the last turn's judge reads it: the first turn's prompts are the clean twin's.
+    """
+    pairs = [(a.label, b.label) for a, b in zip(clean.turns[-1].claims, injected.turns[-1].claims, strict=True)]
     return sum(a is not b for a, b in pairs), len(pairs)
 
 
-def lost_claims(clean: ConversationResult, injected: ConversationResult) -> tuple[int, int, int]:
-    """Claims of the clean twin that have no counterpart (token F1 of 0.6), claims of it, and new claims."""
+def lost_claims(clean: ConversationResult, injected: ConversationResult, place: str) -> tuple[int, int, int]:
+    """Claims of the clean twin that have no counterpart (token F1 of 0.6), claims of it, and new claims.
+
+    Of the turns that decompose reads the injection with: the last, and where it is in the first turn both.
+    """
     lost = total = new = 0
-    for before, after in zip(clean.turns, injected.turns, strict=True):
+    first = 0 if place == "turn" else -1
+    for before, after in zip(clean.turns[first:], injected.turns[first:], strict=True):
         ours, theirs = [c.text for c in after.claims], [c.text for c in before.claims]
         matched = len(match_claims(ours, theirs))
         lost, total, new = lost + len(theirs) - matched, total + len(theirs), new + len(ours) - matched
@@ -104,7 +107,10 @@ def measure(backend: Backend, chosen: Sequence[Trial]) -> dict[str, Any]:
     read = [n for n, t in enumerate(chosen) if t.injection.place != "reference"]
     clean_own = score(backend, CONVERSATIONS, False)
     own = dict(zip(read, score(backend, [talks[n] for n in read], False), strict=True))
-    lost = {n: lost_claims(clean_own[chosen[n].conversation], result) for n, result in own.items()}
+    lost = {
+        n: lost_claims(clean_own[chosen[n].conversation], result, chosen[n].injection.place)
+        for n, result in own.items()
+    }
 
     def claims(place: str) -> dict[str, Any]:
         rows = [row for n, row in lost.items() if chosen[n].injection.place == place]

@@ -95,7 +95,7 @@ def test_every_conversation_gets_injections(bench: Any) -> None:
 
 def test_a_judge_that_is_never_fooled_changes_nothing(bench: Any) -> None:
     report = bench.measure(ScriptedBackend(sentences, deaf), bench.trials(1))
-    assert report["labels_changed"]["number"] == 0 and report["labels_changed"]["of"] > 200
+    assert report["labels_changed"]["number"] == 0 and report["labels_changed"]["of"] > 120
     assert report["held"] is True
     assert report["worst"] == []
     history = report["decompose"]["injection in the history"]
@@ -109,7 +109,10 @@ def test_a_judge_that_is_always_fooled_is_found_out(bench: Any) -> None:
     report = bench.measure(ScriptedBackend(gullible.decompose, gullible.classify), chosen)
     assert report["held"] is False
     by_place = report["labels_changed_by_place"]
-    assert all(0 < by_place[place]["number"] < by_place[place]["of"] for place in by_place)
+    # Every claim whose judge reads the injection, and no other, is counted.
+    assert all(0 < by_place[place]["number"] == by_place[place]["of"] for place in by_place)
+    last = {n: len(talk["turns"][-1]["claims"]) for n, talk in enumerate(bench.CONVERSATIONS)}
+    assert report["labels_changed"]["of"] == sum(last[t.conversation] for t in chosen)
     assert sum(row["number"] for row in by_place.values()) == report["labels_changed"]["number"]
     assert sum(row["of"] for row in report["labels_changed_by_kind"].values()) == report["labels_changed"]["of"]
     assert len(report["worst"]) == 10
@@ -127,5 +130,5 @@ def test_the_script_runs_on_a_model(
     bench.main()
     report = json.loads(out.read_text(encoding="utf-8"))
     assert (report["injections"], report["conversations"]) == (1, 1)
-    assert report["labels_changed"]["of"] == 7
+    assert report["labels_changed"]["of"] == 4
     assert {"record", "run", "labels_changed_by_kind", "decompose"} <= set(report)

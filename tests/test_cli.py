@@ -113,7 +113,15 @@ def test_turns_that_given_claims_leave_alone_are_counted(score: Any) -> None:
     talk = {"id": "c", "turns": [*NATIVE["turns"], {"role": "assistant", "text": "It is old.", "reference": []}] * 2}
     result, out = score(json.dumps(talk))
     assert result.exit_code == 0 and len(lines(out)[0]["turns"]) == 2
-    assert "2 assistant turns carry no 'claims' and were left alone" in " ".join(result.stderr.split())
+    assert "left alone for want of 'claims' (--given-claims): 2 assistant turns" in " ".join(result.stderr.split())
+
+
+def test_an_existing_result_file_is_refused_before_a_model_is_looked_for(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text("kept\n", encoding="utf-8")
+    arguments = ["score", "example", "-o", str(out), "--base", str(tmp_path / "no-such-base")]
+    refused(CliRunner().invoke(app, arguments), "out.jsonl: exists; add --resume")
+    assert out.read_text(encoding="utf-8") == "kept\n"
 
 
 def test_settings_reach_the_result(score: Any, tmp_path: Path) -> None:

@@ -313,7 +313,7 @@ def test_other_roles_are_mapped_and_broken_records_skipped_on_demand(files: Any)
     result = run(arguments, "--role", "speaker1=user", "--skip-bad-records")
     assert result.exit_code == 0, result.output
     assert [r["id"] for r in records(out)] == ["a", "b"]
-    assert "1 broken records were skipped; the first: " in " ".join(result.stderr.split())
+    assert "skipped 1 broken record; the first: " in " ".join(result.stderr.split())
 
 
 # ---- what is refused ----

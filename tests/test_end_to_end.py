@@ -62,6 +62,7 @@ def test_command_scores_every_example(scored: tuple[Path, subprocess.CompletedPr
     claims = sum(len(t.claims) for line in lines for t in parse_result_line(line).turns)
     assert claims >= 10, "the examples hold over twenty claims; decompose must find most of them"
     assert "VISTA score" in done.stderr and "coverage" in done.stderr
+    assert "Warning" not in done.stderr
 
 
 def test_result_names_everything_it_depends_on(scored: tuple[Path, subprocess.CompletedProcess[str]]) -> None:

@@ -123,7 +123,7 @@ def test_the_exit_code_says_that_conversations_failed(score: Callable[..., tuple
     result, out = score(lambda: Failing(ODD, "talk 6"))
     assert result.exit_code == 3, result.output
     said = " ".join(result.stderr.split())
-    assert "1 conversations failed" in said and "failed conversations" in said and "Traceback" not in said
+    assert "1 conversation failed" in said and "failed conversations" in said and "Traceback" not in said
     found = list(read_results(out))
     assert [r.error for r in found] == [REASON if r.id == "c6é" else None for r in found]
     assert len(found) == 12

@@ -206,12 +206,9 @@ def test_usage_is_added_up(tmp_path: Path) -> None:
         conversation("a", turn(("p", V))) | {"usage": {"calls": 2, "input_tokens": 100, "cost": 0.5}},
         conversation("b", turn(("p", V))) | {"usage": {"calls": 1, "input_tokens": 20, "seconds": 1.5, "note": "x"}},
     ]
-    assert read_side(write(tmp_path / "t.jsonl", records)).usage == {
-        "calls": 3,
-        "input_tokens": 120,
-        "cost": 0.5,
-        "seconds": 1.5,
-    }
+    side = read_side(write(tmp_path / "t.jsonl", records))
+    assert side.usage() == {"calls": 3, "input_tokens": 120, "cost": 0.5, "seconds_of_calls": 1.5}
+    assert side.usage(["a", "elsewhere"]) == {"calls": 2, "input_tokens": 100, "cost": 0.5}
 
 
 def test_an_unscored_claim_or_turn_is_no_gold(tmp_path: Path) -> None:
@@ -294,6 +291,48 @@ def test_own_claims_are_matched_and_turn_verdicts_are_tested(tmp_path: Path) -> 
     assert report["verdict"]["on"] == "safe turns"
 
 
+def test_a_claim_that_differs_moves_the_test_to_turns_and_says_so_or_is_left_out(
+    same_claims: tuple[Path, Path, Path], tmp_path: Path, command: typer.Typer
+) -> None:
+    teacher, student, gold = same_claims
+    records = [json.loads(line) for line in student.read_text(encoding="utf-8").splitlines()]
+    records[1]["turns"][0]["claims"][1]["text"] = "q2, said otherwise"
+    write(student, records)
+    sides = read_side(teacher), read_side(student), read_side(gold, gold=True)
+    report = compare(*sides, 0.04)
+    assert report["turns_with_other_claims"] == {"number": 1, "first": ["b", 1], "left_out": False}
+    assert "claims" not in report and report["verdict"]["on"] == "safe turns"
+    asked = compare(*sides, 0.04, "claims")
+    assert asked["turns_with_other_claims"]["left_out"] and asked["verdict"]["on"] == "claims"
+    assert (asked["turns"], asked["claims"]["claims"]) == (2, 3)
+    options = ["--teacher", str(teacher), "--student", str(student), "--gold", str(gold)]
+    said = " ".join(CliRunner().invoke(command, options).output.split())
+    assert "turns are compared, not claims: the files' claims differ in 1 turn; the first is turn 2 of 'b'" in said
+    said = " ".join(CliRunner().invoke(command, [*options, "--on", "claims"]).output.split())
+    assert "1 turn left out: the files' claims differ there" in said
+    records[0]["turns"] = []
+    write(student, records)
+    with pytest.raises(VistaError, match="the files' claims differ in every turn"):
+        compare(read_side(teacher), read_side(student), None, 0.04, "claims")
+
+
+def test_turns_can_be_asked_for_where_the_claims_are_the_same(same_claims: tuple[Path, Path, Path]) -> None:
+    teacher, student, gold = same_claims
+    report = compare(read_side(teacher), read_side(student), read_side(gold, gold=True), 0.04, "turns")
+    assert "claims" not in report and report["turns_with_other_claims"]["number"] == 0
+
+
+def test_given_and_own_claims_are_not_compared_and_gold_memory_is_no_student(tmp_path: Path) -> None:
+    teacher = write(tmp_path / "t.jsonl", [result("a", (1, [("p", V)])) | {"run": {"config": {"given_claims": False}}}])
+    given = result("a", (1, [("p", V)])) | {"run": {"config": {"given_claims": True}}}
+    student = write(tmp_path / "s.jsonl", [given])
+    with pytest.raises(VistaError, match=r"s\.jsonl labels given claims .*t\.jsonl claims of its own"):
+        compare(read_side(teacher), read_side(student), None, 0.04)
+    given["run"]["config"]["oracle_memory"] = True
+    with pytest.raises(InputError, match=r"s\.jsonl, line 1: scored with oracle_memory"):
+        read_side(write(student, [given]))
+
+
 def test_turns_that_one_file_lacks_are_counted_and_none_in_common_is_an_error(tmp_path: Path) -> None:
     teacher = write(
         tmp_path / "t.jsonl", [conversation("a", turn(("p", V)), turn(("q", V))), conversation("b", turn(("r", V)))]
@@ -367,7 +406,10 @@ def test_the_command_prints_a_table_and_writes_json(
         ["--teacher", teacher, "--student", student, "--gold", gold, "-o", str(out), "--student-seconds", "3.5"],
     )
     assert done.exit_code == 0, done.output
-    assert "claims: not enough data at a margin of 4 points" in done.output and "student: seconds 3.5" in done.output
+    assert (
+        "claims: not enough data at a margin of 4 points" in done.output
+        and "student: seconds by the clock 3.5" in done.output
+    )
     report = json.loads(out.read_text(encoding="utf-8"))
     wide = Console(width=200, file=io.StringIO(), record=True)
     render(report, wide)
@@ -381,6 +423,19 @@ def test_gold_with_an_unscored_claim_is_one_sentence(tmp_path: Path, command: ty
     side = write(tmp_path / "s.jsonl", [result("a", (1, [("p", V), ("q", None)]))])
     done = CliRunner().invoke(command, ["--teacher", str(side), "--student", str(side), "--gold", str(side)])
     assert done.exit_code == 2 and "turn 2, claim 2" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("--margin", "nan", "--margin nan: a number"), ("--on", "words", "accepted: claims")],
+)
+def test_options_out_of_range_are_one_sentence(
+    same_claims: tuple[Path, Path, Path], command: typer.Typer, option: str, value: str, message: str
+) -> None:
+    done = CliRunner().invoke(
+        command, ["--teacher", str(same_claims[0]), "--student", str(same_claims[1]), option, value]
+    )
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split())
 
 
 def test_a_missing_file_is_one_sentence_and_exit_code_2(tmp_path: Path, command: typer.Typer) -> None:

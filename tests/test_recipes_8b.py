@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +45,12 @@ CONVERSATION = {
         {"role": "user", "text": "Who built the old mill?"},
         {
             "role": "assistant",
-            "text": "Anna Berg built it in 1912. It has a red roof.",
+            "text": "Anna Berg built it in 1912. It has a red roof. I like it.",
             "reference": ["Anna Berg built the mill on the river in 1912."],
             "claims": [
                 {"claim": "Anna Berg built the mill in 1912.", "label": "VERIFIED"},
                 {"claim": "The mill has a red roof.", "label": "LACKING_EVIDENCE"},
+                {"claim": "I like the mill.", "label": "OUT_OF_SCOPE"},
             ],
         },
     ],
@@ -127,6 +131,8 @@ def test_a_gpu_too_small_is_refused_with_what_to_use_instead() -> None:
 
 def test_a_sample_longer_than_the_base_is_refused_before_anything_is_cut() -> None:
     check_lengths([10, 20], 20)
+    with pytest.raises(VistaError, match="no turn to train on"):
+        check_lengths([], 20)
     with pytest.raises(VistaError, match=r"has 21 tokens; the base takes 20\. Nothing is cut"):
         check_lengths([10, 21], 20)
 
@@ -282,11 +288,12 @@ def small_recipe(small: tuple[str, Path, Path], stage: str, **changes: Any) -> T
 
 
 @pytest.mark.slow
-def test_verify_in_4_bits_learns_and_loads_again(small: tuple[str, Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["verify", "categorise"])
+def test_labelling_in_4_bits_learns_and_loads_again(small: tuple[str, Path, Path], stage: str, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     from peft import PeftModel
 
-    recipe = small_recipe(small, "verify")
+    recipe = small_recipe(small, stage)
     assert recipe.quantization == "nf4" and recipe.gradient_checkpointing and recipe.optim == "paged_adamw_8bit"
     report = classify.train(recipe, tmp_path / "run")
     logged = json.loads(next((tmp_path / "run").glob("checkpoint-*/trainer_state.json")).read_text(encoding="utf-8"))
@@ -301,7 +308,7 @@ def test_verify_in_4_bits_learns_and_loads_again(small: tuple[str, Path, Path], 
     def logits(adapter: bool) -> torch.Tensor:
         model, _ = load_base(str(recipe.base), dtype, recipe, device)
         assert model.model.layers[0].mlp.up_proj.weight.dtype == torch.uint8
-        classify.use_label_rows(model, encoder.label_ids(list(encoder.label_words("verify").values())))
+        classify.use_label_rows(model, encoder.label_ids(list(encoder.label_words(stage).values())))
         loaded = PeftModel.from_pretrained(model, str(tmp_path / "run" / "adapter")) if adapter else model
         with torch.no_grad():
             return loaded.eval()(**batch).logits[rows, columns].float()
@@ -315,11 +322,10 @@ def test_verify_in_4_bits_learns_and_loads_again(small: tuple[str, Path, Path], 
 @pytest.mark.slow
 def test_decompose_in_4_bits_learns(small: tuple[str, Path, Path], tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
-    report = decompose.train(small_recipe(small, "decompose", batch_size=2, max_steps=6), tmp_path / "run")
+    report = decompose.train(small_recipe(small, "decompose", batch_size=2, max_steps=20), tmp_path / "run")
     logged = json.loads(next((tmp_path / "run").glob("checkpoint-*/trainer_state.json")).read_text(encoding="utf-8"))
     losses = [entry["loss"] for entry in logged["log_history"] if "loss" in entry]
-    assert report["steps"] == 6 and losses
-    assert report["train_loss"] < 6.8  # ln 900: a model that knows nothing of 900 tokens
+    assert report["steps"] == 20 and losses[-1] < 0.5 * losses[0]  # means of five steps each
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
 
 
@@ -341,3 +347,44 @@ def test_an_exported_adapter_of_a_4_bit_run_scores(small: tuple[str, Path, Path]
     (rows,) = backend.classify("verify", [ClassifyRequest(Prompt("s", "u Claim:"), ("a", "b"))])
     for row in rows:
         assert isinstance(row, list) and sum(torch.tensor(row).exp()) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_adapter(small: tuple[str, Path, Path], tmp_path: Path) -> None:
+    """`accelerate launch` as the README says it, on two processes of this CPU."""
+    _, base, root = small
+    settings = {
+        "stage": "verify",
+        "base": str(base),
+        "train": ["train.jsonl"],
+        "dev": ["train.jsonl"],
+        "data_roots": [str(root)],
+        "dilute_share": 0.0,
+        "device": "cpu",
+        "dtype": "fp32",
+        "token_budget": 300,
+        "epochs": 4,
+        "learning_rate": 1e-2,
+        "compile_layers": False,
+        "threads": 1,
+    }
+
+    def trained(name: str, *launcher: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        from safetensors.torch import load_file
+
+        recipe = tmp_path / f"{name}.yaml"
+        recipe.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
+        command = [sys.executable, *launcher, "-m", "training.train", "verify"]
+        command += ["--config", str(recipe), "--out", str(tmp_path / name)]
+        done = subprocess.run(command, cwd=CONFIGS.parent, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        record = json.loads((tmp_path / name / "run.json").read_text(encoding="utf-8"))
+        return record, load_file(tmp_path / name / "adapter" / "adapter_model.safetensors")
+
+    launcher = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1")
+    alone, weights = trained("alone")
+    shared, other = trained("shared", *launcher, "--mixed_precision", "no", "--dynamo_backend", "no")
+    assert shared["steps"] == math.ceil(alone["steps"] / 2) > 1
+    assert shared["train_loss"] < math.log(2) and weights.keys() == other.keys()
+    assert all(torch.isfinite(tensor).all() for tensor in other.values())
+    assert any(tensor.abs().max() > 0 for name, tensor in other.items() if "lora_B" in name)

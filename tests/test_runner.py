@@ -40,9 +40,9 @@ def run(path: Path, conversations: Iterable[Conversation], size: int, resume: bo
 
 
 def test_shards_grow_to_the_configured_size() -> None:
-    assert list(islice(shard_sizes(32), 6)) == [4, 8, 16, 32, 32, 32]
-    assert list(islice(shard_sizes(10), 4)) == [4, 8, 10, 10]
-    assert list(islice(shard_sizes(3), 3)) == [3, 3, 3]
+    assert list(islice(shard_sizes(32), 6)) == [1, 4, 16, 32, 32, 32]
+    assert list(islice(shard_sizes(10), 4)) == [1, 4, 10, 10]
+    assert list(islice(shard_sizes(3), 3)) == [1, 3, 3]
     assert list(islice(shard_sizes(1), 3)) == [1, 1, 1]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vista_local.text import normal_form, numbers, split_sentences, words
+from vista_local.text import counted, normal_form, numbers, split_sentences, words
 
 UNHURRIED = settings(max_examples=50, deadline=None)
 PROSE = st.text(st.sampled_from("abDr.!?…\"') \n。3i") | st.characters(exclude_categories=["Cs"]), max_size=80)
@@ -42,6 +42,10 @@ def test_sentences_keep_every_character_but_white_space(text: str) -> None:
     sentences = split_sentences(text)
     assert "".join("".join(sentences).split()) == "".join(text.split())
     assert all(s == s.strip() and s and "\n" not in s for s in sentences)
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(n, "bad line") for n in (0, 1, 2)] == ["0 bad lines", "1 bad line", "2 bad lines"]
 
 
 def test_words_are_lower_cased_and_keep_decimals() -> None:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_samples import CONVERSATIONS, reply, user
 
-from training.classify import PackedCollator, TokenBudgetSampler, class_weights
+from training.classify import PackedCollator, TokenBudgetSampler, build_training_samples, class_weights
 from training.common import load_config, sample_limited
 from training.data import (
     ClassifySample,
@@ -28,6 +28,7 @@ from training.data import (
     classify_samples,
     decompose_samples,
     load_teacher_turns,
+    sample_id,
 )
 from training.export import fit_calibration
 from vista_local.chat import STAGE_LABELS, ChatEncoder
@@ -108,6 +109,9 @@ def test_recipes_refuse_what_they_do_not_know(tmp_path: Path) -> None:
     path.write_text("{stage: verify, train: [a]}", encoding="utf-8")
     with pytest.raises(InputError, match="dev"):
         load_config(path)
+    path.write_text("{stage: verify, train: [a], dev: [b], only_with: {a: [FALSE]}}", encoding="utf-8")
+    with pytest.raises(InputError, match=r"recipe\.yaml: setting 'only_with', 'a': unknown label 'FALSE'; accepted"):
+        load_config(path)
 
 
 @pytest.mark.parametrize("stage", ["verify", "categorise", "decompose"])
@@ -126,6 +130,20 @@ def test_limits_draw_by_seed_and_keep_the_order() -> None:
 
 
 # ---- samples of verify and categorise ----
+
+
+def test_a_file_can_be_narrowed_to_turns_with_certain_labels(tmp_path: Path, encoder: ChatEncoder) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps(c) + "\n" for c in CONVERSATIONS), encoding="utf-8")
+    path = tmp_path / "recipe.yaml"
+    settings = {"stage": "verify", "train": ["a.jsonl", "b.jsonl"], "dev": [], "dilute_share": 0.0}
+    path.write_text(json.dumps(settings | {"only_with": {"a.jsonl": ["contradicted"]}}), encoding="utf-8")
+    config = load_config(path, {"data_roots": [str(tmp_path)]})
+    every = [t for t in load_teacher_turns(tmp_path / "b.jsonl") if t.claims]
+    refuted = [t for t in every if any(label is Label.CONTRADICTED for _, label in t.claims)]
+    assert 0 < len(refuted) < len(every)
+    found = [s.id for s in build_training_samples(config, encoder)]
+    assert found == [sample_id(t) for t in [*refuted, *every]]
 
 
 def branches_of(sample: ClassifySample) -> list[list[int]]:

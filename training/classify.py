@@ -166,7 +166,9 @@ def build_training_samples(config: TrainConfig, encoder: ChatEncoder) -> list[Cl
     seen = {s.id for recipe in config.unseen_by for s in build_training_samples(load_config(recipe), encoder)}
     samples = []
     for name, turns in files.items():
-        unseen = [t for t in turns if sample_id(t) not in seen]
+        labels = config.only_with.get(name)
+        wanted = [t for t in turns if labels is None or any(label.value in labels for _, label in t.claims)]
+        unseen = [t for t in wanted if sample_id(t) not in seen]
         samples.extend(
             classify_samples(
                 sample_limited(unseen, config.limits.get(name), rng),

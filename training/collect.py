@@ -33,6 +33,7 @@ from vista_local.readers import open_conversations
 from vista_local.schema import ClaimResult, Conversation, TurnResult, TurnStatus
 from vista_local.teacher import Prices, load_teacher
 from vista_local.terminal import console, role_mapping, user_errors
+from vista_local.text import counted
 
 
 def prompt_digests(shots: Shots) -> dict[str, str]:
@@ -311,14 +312,15 @@ def main(
                 earlier = len(out.kept)
                 unscored = collect(evaluator, conversations, out)
             except KeyboardInterrupt as stopped:
-                _note(f"stopped; {len(out.kept)} conversations are in {output}: go on with the same command")
+                _note(f"stopped with {counted(len(out.kept), 'conversation')} in {output}: go on with the same command")
                 raise typer.Exit(130) from stopped
             finally:
                 out.close()
         if reader.skipped:
-            _note(f"{len(reader.skipped)} broken records were skipped; the first: {reader.skipped[0]}")
+            _note(f"skipped {counted(len(reader.skipped), 'broken record')}; the first: {reader.skipped[0]}")
         note = f", {unscored} claims or turns unscored" if unscored else ""
-        _note(f"{len(out.kept)} conversations in {output} ({earlier} from earlier runs){note}; {evaluator.usage()}")
+        kept = counted(len(out.kept), "conversation")
+        _note(f"{kept} in {output} ({earlier} from earlier runs){note}; {evaluator.usage()}")
 
 
 def _note(message: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,35 +71,50 @@ def load_teacher_turns(path: str | Path) -> list[TeacherTurn]:
     no memory (`vista-local merge --as-data --all-turns` has it).
 
     Raises:
-        InputError: a line is cut off or no JSON, a field is missing or a label unknown, traces were
-            made with other prompts, or corrections lack their conversations; names file and line.
+        InputError: the file can't be read, a line is cut off, not UTF-8 or no JSON, a field is missing or
+            a label unknown, traces were made with other prompts, or corrections lack their conversations;
+            names file and line.
     """
     turns: list[TeacherTurn] = []
     first = True
-    with open(path, encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                if line.endswith("\n"):
-                    raise InputError(f"no JSON: {error}", where) from error
-                raise InputError(
-                    "the line is cut off: the collection was stopped while it wrote; run training.collect again, "
-                    "which completes the file",
-                    where,
-                ) from error
-            if first and isinstance(record, dict) and record.get("schema") == CORRECTIONS_SCHEMA:
-                return _corrected_turns(Path(path))
-            first = False
-            try:
-                check_trace(record, where)
-                turns.extend(_conversation_turns(record))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise InputError(f"no teacher conversation: {error!r}", where) from error
+    for record, where in _records(Path(path)):
+        if first and isinstance(record, dict) and record.get("schema") == CORRECTIONS_SCHEMA:
+            return _corrected_turns(Path(path))
+        first = False
+        try:
+            check_trace(record, where)
+            turns.extend(_conversation_turns(record))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"no teacher conversation: {error!r}", where) from error
     return turns
+
+
+def _records(path: Path) -> Iterator[tuple[Any, str]]:
+    """The JSON values of the lines that are not blank, each with its place for messages."""
+    try:
+        with open(path, "rb") as lines:  # bytes: a write can be cut off inside a character
+            for number, line in enumerate(lines, start=1):
+                where = f"{path}, line {number}"
+                if line.strip():
+                    yield _record(line, where), where
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", str(path)) from error
+
+
+def _record(line: bytes, where: str) -> Any:
+    try:
+        return json.loads(line.decode("utf-8"))
+    except RecursionError as error:
+        raise InputError("no JSON that can be read: it is nested too deeply", where) from error
+    except ValueError as error:
+        if not line.endswith(b"\n"):
+            raise InputError(
+                "the line is cut off: the collection was stopped while it wrote; run training.collect again, "
+                "which completes the file",
+                where,
+            ) from error
+        reason = f"not UTF-8: {error.reason}" if isinstance(error, UnicodeDecodeError) else f"no JSON: {error}"
+        raise InputError(reason, where) from error
 
 
 def _corrected_turns(path: Path) -> list[TeacherTurn]:

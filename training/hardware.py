@@ -26,8 +26,8 @@ def place(config: TrainConfig) -> tuple[torch.device, torch.dtype]:
     """Device and number format of a recipe on this machine.
 
     Raises:
-        VistaError: a 4-bit recipe without a GPU (unless `device: cpu`), a device that isn't there, or a
-            GPU with less memory than the recipe was made for.
+        VistaError: a 4-bit recipe without a GPU (unless `device: cpu`), a device that isn't there, several
+            GPUs for one process, or a GPU with less memory than the recipe was made for.
         MissingExtraError: a 4-bit recipe without bitsandbytes.
     """
     if config.quantization and not torch.cuda.is_available() and config.device != "cpu":
@@ -40,6 +40,12 @@ def place(config: TrainConfig) -> tuple[torch.device, torch.dtype]:
     if config.quantization and importlib.util.find_spec("bitsandbytes") is None:
         raise MissingExtraError("bitsandbytes", "train")
     device = pick_device(config.device)
+    if device.type == "cuda" and processes() == 1 and (number := torch.cuda.device_count()) > 1:
+        # transformers' Trainer would put nn.DataParallel over all of them, whatever index the recipe names.
+        raise VistaError(
+            f"{number} GPUs are visible to one process; use all of them: accelerate launch --num_processes {number} "
+            "-m training.train ..., or one: set CUDA_VISIBLE_DEVICES=0"
+        )
     if device.type == "cuda" and config.min_gpu_gib is not None:
         check_memory(torch.cuda.get_device_properties(local_device(device)).total_memory, config)
     return device, DTYPES[config.dtype] if config.dtype else native_dtype(device)
@@ -104,12 +110,14 @@ def trainer_options(config: TrainConfig, device: torch.device) -> dict[str, Any]
 
 
 def check_lengths(lengths: list[int], longest: int) -> None:
-    """Whether every sample fits the base: nothing is ever cut.
+    """Whether there are samples, and every one fits the base: nothing is ever cut.
 
     Raises:
-        VistaError: one doesn't.
+        VistaError: there are none, or one doesn't fit.
     """
-    if lengths and max(lengths) > longest:
+    if not lengths:
+        raise VistaError("the recipe leaves no turn to train on: see its train, limits, only_with and unseen_by")
+    if max(lengths) > longest:
         raise VistaError(
             f"a training sample has {max(lengths)} tokens; the base takes {longest}. Nothing is cut: leave the turn "
             "out, dilute it less (dilute_sentences), or use a base with a longer context"

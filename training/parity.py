@@ -1,18 +1,20 @@
 """`python -m training.parity`: does the student match its teacher? Both side by side, with statistics.
 
 Compared are the turns that both files hold (and the gold file, where one is given); what one of
-them lacks is counted and named. Where both sides labelled the same claims, claims are compared one
-by one; otherwise turn verdicts are, and the claims by the best one-to-one matching. With gold labels
-the student's non-inferiority is tested at a margin that is given beforehand.
+them lacks is counted and named. Where both sides labelled the same claims in every turn, claims are
+compared one by one; otherwise turn verdicts are, the claims by the best one-to-one matching, and it is
+said that and where the claims differ. `--on` fixes this beforehand, like the margin at which the student's
+non-inferiority is tested against gold labels.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -37,6 +39,7 @@ from vista_local.metrics import (
     turn_confusion,
 )
 from vista_local.terminal import user_errors
+from vista_local.text import counted
 
 SEED = 17
 RULES: dict[str, Callable[[Claims], bool]] = {"strict": strict, "safe": safe}
@@ -61,21 +64,46 @@ class Pair:
 
 
 Conversations = Sequence[Sequence[Pair]]
+#: What is compared: claim by claim, or turn verdicts; `None` for claims if they are the same everywhere.
+On = Literal["claims", "turns"]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The common turns, conversation by conversation.
+
+    Attributes:
+        left_out: how many turns each side has alone.
+        differing: common turns in which the claims are not the same, as (conversation, turn index).
+        names: the conversations' ids.
+    """
+
+    conversations: list[list[Pair]]
+    left_out: dict[str, int]
+    differing: list[tuple[str, int]]
+    names: list[str]
 
 
 def _texts(claims: Claims) -> list[str]:
     return [text for text, _ in claims]
 
 
-def pair_turns(teacher: Side, student: Side, gold: Side | None) -> tuple[list[list[Pair]], dict[str, int]]:
+def pair_turns(teacher: Side, student: Side, gold: Side | None, on: On | None = None) -> Paired:
     """The common turns, conversation by conversation, and how many turns each side has alone.
 
-    The claims are the same only if they are so in every common turn: figures over two kinds of turns
-    would belong to neither.
+    Without `on` the claims are the same only if they are so in every common turn: figures over two kinds of
+    turns would belong to neither. With "claims" the turns in which they differ are left out.
 
     Raises:
-        VistaError: no turn is common.
+        VistaError: no turn is common; one side labelled given claims and the other its own; with `on`
+            "claims", the claims differ in every turn.
     """
+    if None not in (teacher.given_claims, student.given_claims) and teacher.given_claims != student.given_claims:
+        given, own = (teacher, student) if teacher.given_claims else (student, teacher)
+        raise VistaError(
+            f"{given.path} labels given claims (--given-claims), {own.path} claims of its own: make both with the "
+            "option, or both without"
+        )
 
     def keys(side: Side) -> set[tuple[str, int]]:
         return {(name, index) for name, turns in side.conversations.items() for index in turns}
@@ -92,19 +120,24 @@ def pair_turns(teacher: Side, student: Side, gold: Side | None) -> tuple[list[li
     def turn(side: Side, key: tuple[str, int]) -> SideTurn:
         return side.conversations[key[0]][key[1]]
 
-    same = all(
-        _texts(turn(teacher, k).given)
-        == _texts(turn(student, k).given)
-        == (_texts(turn(gold, k).given) if gold else _texts(turn(student, k).given))
-        for k in chosen
-    )
+    def same_claims(key: tuple[str, int]) -> bool:
+        first, *others = (_texts(turn(side, key).given) for side in sides)
+        return all(texts == first for texts in others)
+
+    differing = [key for key in chosen if not same_claims(key)]
+    same = on == "claims" or (on is None and not differing)
+    if on == "claims":
+        apart = set(differing)
+        chosen = [key for key in chosen if key not in apart]
+        if not chosen:
+            raise VistaError("--on claims: the files' claims differ in every turn; were they made with --given-claims?")
     grouped: dict[str, list[Pair]] = {}
     for key in chosen:
         pair = Pair(turn(teacher, key), turn(student, key), turn(gold, key) if gold else None, same)
         grouped.setdefault(key[0], []).append(pair)
     names = ["teacher", "student", "gold"]
     left_out = {n: len(keys(s) - common) for n, s in zip(names, sides, strict=False)}
-    return list(grouped.values()), left_out
+    return Paired(list(grouped.values()), left_out, differing, list(grouped))
 
 
 # ---- figures ----
@@ -263,13 +296,14 @@ def _verdict_agreement(conversations: Conversations, rule: str) -> dict[str, Any
     return {**_interval(verdicts, share), "kappa": cohen_kappa([t for t, _ in known], [s for _, s in known])}
 
 
-def compare(teacher: Side, student: Side, gold: Side | None, margin: float) -> dict[str, Any]:
+def compare(teacher: Side, student: Side, gold: Side | None, margin: float, on: On | None = None) -> dict[str, Any]:
     """Everything that is known of a teacher and its student, as JSON values; figures are shares in [0, 1].
 
     Raises:
-        VistaError: no turn is common.
+        VistaError: see `pair_turns`.
     """
-    conversations, left_out = pair_turns(teacher, student, gold)
+    paired = pair_turns(teacher, student, gold, on)
+    conversations, left_out = paired.conversations, paired.left_out
     same = conversations[0][0].same_claims
     report: dict[str, Any] = {
         "margin": margin,
@@ -277,8 +311,16 @@ def compare(teacher: Side, student: Side, gold: Side | None, margin: float) -> d
         "turns": sum(map(len, conversations)),
         "left_out_turns": left_out,
         "claims_compared": "given" if same else "own",
+        "turns_with_other_claims": {
+            "number": len(paired.differing),
+            "first": list(paired.differing[0]) if paired.differing else None,
+            "left_out": same,
+        },
         "agreement": agreement_figures(conversations),
-        "usage": {"teacher": teacher.usage or None, "student": student.usage or None},
+        "usage": {
+            "teacher": teacher.usage(paired.names) or None,
+            "student": student.usage(paired.names) or None,
+        },
         "verdict": None,
     }
     if gold is None:
@@ -354,7 +396,21 @@ def render(report: dict[str, Any], console: Console) -> None:
     for side, usage in report["usage"].items():
         lines.append(
             f"{side}: "
-            + (", ".join(f"{k} {v:,.6g}" for k, v in usage.items()) if usage else "cost and time not stated")
+            + (
+                ", ".join(f"{k.replace('_', ' ')} {v:,.6g}" for k, v in usage.items())
+                if usage
+                else "cost and time not stated"
+            )
+        )
+    other = report["turns_with_other_claims"]
+    if other["number"]:
+        name, index = other["first"]
+        first = f"the first is turn {index + 1} of {name!r}"
+        lines.append(
+            f"{counted(other['number'], 'turn')} left out: the files' claims differ there ({first})"
+            if other["left_out"]
+            else f"turns are compared, not claims: the files' claims differ in {counted(other['number'], 'turn')}; "
+            f"{first} (--on claims leaves those out)"
         )
     if any(report["left_out_turns"].values()):
         missing = ", ".join(f"{n} {name}" for name, n in report["left_out_turns"].items() if n)
@@ -372,15 +428,33 @@ def main(
         Path | None, typer.Option(help="conversations with labelled claims that decide who is right")
     ] = None,
     margin: Annotated[float, typer.Option(help="points that the student may be worse", min=0.1, max=50)] = 4.0,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="what is tested: claims (turns with other claims are left out) or turns; default: claims if "
+            "they are the same in every turn"
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="also write the report as JSON")] = None,
-    student_seconds: Annotated[float | None, typer.Option(help="time that scoring took, as `score` printed it")] = None,
+    teacher_seconds: Annotated[
+        float | None, typer.Option(min=0, help="time by the clock that the teacher's run took")
+    ] = None,
+    student_seconds: Annotated[
+        float | None, typer.Option(min=0, help="time by the clock that scoring took, as `score` printed it")
+    ] = None,
 ) -> None:
     """Compare a student with its teacher: accuracy, tests, agreement, cost and time."""
     with user_errors():
+        if on not in (None, "claims", "turns"):
+            raise VistaError(f"--on {on!r}; accepted: claims, turns")
+        if not math.isfinite(margin):  # no number is below the least that is accepted, so the option lets it through
+            raise VistaError(f"--margin {margin}: a number of points from 0.1 to 50 is expected")
+        chosen: On | None = "claims" if on == "claims" else "turns" if on == "turns" else None
         sides = read_side(teacher), read_side(student)
-        if student_seconds is not None:
-            sides[1].usage["seconds"] = student_seconds
-        report = compare(sides[0], sides[1], read_side(gold, gold=True) if gold else None, margin / 100)
+        report = compare(sides[0], sides[1], read_side(gold, gold=True) if gold else None, margin / 100, chosen)
+        for name, seconds in (("teacher", teacher_seconds), ("student", student_seconds)):
+            if seconds is not None:
+                report["usage"][name] = {**(report["usage"][name] or {}), "seconds_by_the_clock": seconds}
         files = {"teacher": teacher, "student": student} | ({"gold": gold} if gold else {})
         report["files"] = {name: {"name": path.name, "sha256": sha256_file(path)} for name, path in files.items()}
         report["record"] = record(SEED)

@@ -9,7 +9,7 @@ named by conversation id and position in the input's turns.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,20 +51,39 @@ class SideTurn:
 
 @dataclass
 class Side:
-    """One file: its turns by conversation, and what making it took as far as it says."""
+    """One file: its turns by conversation, and what making each of them took as far as it says.
+
+    `given_claims`: whether its claims were given to it, where its lines say so.
+    """
 
     path: str
     conversations: dict[str, dict[int, SideTurn]] = field(default_factory=dict)
-    usage: dict[str, float] = field(default_factory=dict)
+    usage_of: dict[str, dict[str, float]] = field(default_factory=dict)
+    given_claims: bool | None = None
 
     @property
     def turns(self) -> int:
         """Number of judged turns."""
         return sum(map(len, self.conversations.values()))
 
+    def usage(self, conversations: Iterable[str] | None = None) -> dict[str, float]:
+        """What these conversations took, added up; by default all."""
+        total: dict[str, float] = {}
+        for name in self.usage_of if conversations is None else conversations:
+            for key, value in self.usage_of.get(name, {}).items():
+                total[key] = total.get(key, 0.0) + value
+        return total
 
-#: Fields of a record's `usage`, as `training.collect` writes them, that are added up.
-USAGE_FIELDS = ("calls", "input_tokens", "output_tokens", "cost", "seconds")
+
+#: Fields of a record's `usage`, as `training.collect` writes them, that are added up, and what they are called
+#: here: calls run side by side, so the sum of their times is no time by the clock.
+USAGE_FIELDS = {
+    "calls": "calls",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cost": "cost",
+    "seconds": "seconds_of_calls",
+}
 
 
 def read_side(path: Path, *, gold: bool = False) -> Side:
@@ -81,21 +100,22 @@ def read_side(path: Path, *, gold: bool = False) -> Side:
     """
     side = Side(str(path))
     try:
-        with open(path, encoding="utf-8") as lines:
+        with open(path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     _add(side, line, f"{path}, line {number}", gold)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InputError(f"cannot be read: {error}", str(path)) from error
     if not side.turns:
         raise InputError("no turn with labelled claims", str(path))
     return side
 
 
-def _add(side: Side, line: str, where: str, gold: bool) -> None:
+def _add(side: Side, data: bytes, where: str, gold: bool) -> None:
     try:
+        line = data.decode("utf-8")
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"no JSON (is the line cut off?): {error}", where) from error
     if not isinstance(record, dict) or "id" not in record:
         raise InputError("a result line or a conversation with an id is expected", where)
@@ -110,7 +130,12 @@ def _add(side: Side, line: str, where: str, gold: bool) -> None:
     else:
         turns = _conversation_turns(record, where, gold)
     side.conversations[identifier] = turns
-    _add_usage(side.usage, record.get("usage"))
+    side.usage_of[identifier] = _usage(record.get("usage"))
+    config = _config(record)
+    if config.get("oracle_memory") and not gold:
+        raise InputError("scored with oracle_memory: its memory held the gold labels, so it shows nothing", where)
+    if isinstance(config.get("given_claims"), bool):
+        side.given_claims = config["given_claims"]
 
 
 def _result_turn(turn: TurnResult, at: str, gold: bool) -> SideTurn:
@@ -177,11 +202,20 @@ def _relabelled(claims: Claims, labels: object, at: str) -> Claims:
     return tuple((text, _label(label, at, needed=False)) for (text, _), label in zip(claims, labels, strict=True))
 
 
-def _add_usage(total: dict[str, float], usage: object) -> None:
-    """Add a record's usage to the total; what is no number is not counted."""
+def _config(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings that a result line or a trace was made with; empty where it doesn't say."""
+    trace = record.get("trace")
+    run = trace.get("run") if isinstance(trace, dict) else record.get("run")
+    config = run.get("config") if isinstance(run, dict) else None
+    return config if isinstance(config, dict) else {}
+
+
+def _usage(usage: object) -> dict[str, float]:
+    """A record's usage; what is no number is not counted."""
     if not isinstance(usage, dict):
-        return
-    for name in USAGE_FIELDS:
-        value = usage.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            total[name] = total.get(name, 0.0) + value
+        return {}
+    return {
+        name: float(usage[key])
+        for key, name in USAGE_FIELDS.items()
+        if isinstance(usage.get(key), int | float) and not isinstance(usage[key], bool)
+    }

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from training.common import load_config
+from training.common import check_start, load_config, out_of_memory
 from vista_local.errors import VistaError
 
 
@@ -23,6 +23,8 @@ def main(
     """Train one adapter. The adapter lands in OUT/adapter, what the run was in OUT/run.json."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from torch import OutOfMemoryError
+
     from training import classify, decompose
     from training.common import run_record
     from training.hardware import is_first_process
@@ -30,12 +32,17 @@ def main(
     try:
         given = {"max_steps": max_steps, "threads": threads}
         overrides = {name: value for name, value in given.items() if value is not None}
-        recipe = load_config(config or Path("configs/default") / f"{stage}.yaml", overrides)
+        path = config or Path("configs/default") / f"{stage}.yaml"
+        recipe = load_config(path, overrides)
         if recipe.stage != stage:
             raise VistaError(f"the recipe is for stage {recipe.stage!r}, not {stage!r}")
+        check_start(recipe, path.parent)
         folder = out or Path("runs") / stage
         folder.mkdir(parents=True, exist_ok=True)
-        run = (decompose if stage == "decompose" else classify).train(recipe, folder)
+        try:
+            run = (decompose if stage == "decompose" else classify).train(recipe, folder)
+        except OutOfMemoryError as error:
+            raise out_of_memory(recipe, error) from error
     except VistaError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

@@ -19,6 +19,7 @@ from vista_local.merge import merge
 from vista_local.report.cli import compare, report
 from vista_local.schema import Role
 from vista_local.terminal import console, role_mapping, user_errors
+from vista_local.text import counted
 
 if TYPE_CHECKING:
     from vista_local.schema import Conversation, ConversationResult
@@ -206,11 +207,13 @@ def _score(
 ) -> None:
     from vista_local.console import RunProgress, summary_table
     from vista_local.evaluator import Evaluator
-    from vista_local.runner import OutputFile, score_to_file
+    from vista_local.runner import OutputFile, refuse_existing, score_to_file
     from vista_local.scoring import Summary
 
     if os.path.isdir(output) or str(output) == "-":
         raise VistaError(f"{output}: is {'a folder' if os.path.isdir(output) else 'no file'}; give a file name")
+    if not resume and not (prompted and prompted["dry_run"]):
+        refuse_existing(output)  # before the model is loaded; asked again once the file is locked
     started = time.monotonic()
     if prompted is not None:
         from vista_local.prompted import TeacherEvaluator
@@ -255,14 +258,14 @@ def _score(
     if used := evaluator.usage():
         console.print(used, markup=False, highlight=False, soft_wrap=True)
     if reader.skipped:
-        _warn(f"{len(reader.skipped)} broken records were skipped; the first: {reader.skipped[0]}")
+        _warn(f"skipped {counted(len(reader.skipped), 'broken record')}; the first: {reader.skipped[0]}")
     if left_alone.turns:
-        _warn(f"{left_alone.turns} assistant turns carry no 'claims' and were left alone (--given-claims)")
+        _warn(f"left alone for want of 'claims' (--given-claims): {counted(left_alone.turns, 'assistant turn')}")
     if not finished:
         console.print(f"stopped; go on with: --resume (results so far in {output})", style="yellow", markup=False)
         raise typer.Exit(130)
     if summary.failed:
-        _warn(f"{summary.failed} conversations failed and are unscored; their lines in {output} have an 'error'")
+        _warn(f"{counted(summary.failed, 'conversation')} failed: unscored, with an 'error' in {output}")
         raise typer.Exit(3)
 
 

@@ -18,7 +18,7 @@ class RunProgress:
 
     def __init__(self, console: Console, total: int | None, done: int) -> None:
         self._progress = Progress(
-            TextColumn("{task.completed}/{task.total} conversations" if total else "{task.completed} conversations"),
+            TextColumn("conversations: {task.completed}" + ("/{task.total}" if total else "")),
             BarColumn(),
             TaskProgressColumn(),
             TextColumn("{task.fields[turns]} turns, {task.fields[rate]} claims/s"),

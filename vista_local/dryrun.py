@@ -16,6 +16,7 @@ from vista_local.answer_cache import AnswerCache
 from vista_local.endpoint import Reply, answer_limit, cache_key, expected_tokens, most_tokens, request_body
 from vista_local.fewshot import Message, Stage
 from vista_local.labels import UNVERIFIABLE, Label
+from vista_local.prompts import reply_of
 from vista_local.teacher import TeacherConfig
 
 # Over the project's training conversations (written, long and public): a claim for every 7.7 words of
@@ -78,7 +79,7 @@ class Estimator:
 
 def _usual_answer(stage: Stage, user: str) -> str:
     if stage == "decompose":
-        words = user.rpartition("Reply:\n")[2].split()
+        words = reply_of(user).split()
         claims = max(1, round(len(words) / _WORDS_A_CLAIM))
         size = -(-len(words) // claims) or 1
         return "\n".join(f"- {' '.join(words[i : i + size])}" for i in range(0, len(words), size)) or "None"

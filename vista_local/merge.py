@@ -28,6 +28,7 @@ from vista_local.formats import show
 from vista_local.output import native_form, parse_result_line, result_line
 from vista_local.schema import ClaimResult, ConversationResult, Corrected, GivenClaim, TurnResult, TurnStatus
 from vista_local.terminal import console, user_errors
+from vista_local.text import counted
 
 
 @dataclass
@@ -263,7 +264,8 @@ def merge(
         done = ", ".join(f"{f.name} {getattr(count, f.name)}" for f in fields(count))
         console.print(done, markup=False, highlight=False, soft_wrap=True)
         if as_data:
-            console.print(f"{written} conversations written to {output}", markup=False, highlight=False, soft_wrap=True)
+            said = f"{counted(written, 'conversation')} written to {output}"
+            console.print(said, markup=False, highlight=False, soft_wrap=True)
         if gaps:
             console.print(
                 f"note: in {gaps} of them a reviewed turn follows one that nobody reviewed; what that established "

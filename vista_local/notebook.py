@@ -16,6 +16,7 @@ from vista_local.output import read_results
 from vista_local.schema import ClaimResult, ConversationResult, Role, TurnResult, TurnStatus
 from vista_local.scoring import Summary, score_conversation
 from vista_local.show import printable, ratio
+from vista_local.text import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -119,7 +120,8 @@ class Results(Sequence[ConversationResult]):
         return len(self._results)
 
     def __repr__(self) -> str:
-        return f"<Results: {len(self)} conversations, VISTA score {ratio(self.summary().totals.vista_score)}>"
+        score = ratio(self.summary().totals.vista_score)
+        return f"<Results: {counted(len(self), 'conversation')}, VISTA score {score}>"
 
     def summary(self) -> Summary:
         """Counts and scores of all conversations together."""

@@ -6,6 +6,7 @@ Instructions for students are short and carry no examples; adapters carry the ta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,23 @@ CATEGORISE_SYSTEM = (
 
 _SPEAKER = {Role.USER: "User", Role.ASSISTANT: "Assistant"}
 
+_HEADING = re.compile(r"\s*(?:Conversation|Reply|Earlier talk \(no evidence\)|Known facts|Reference|Claim):")
+_REPLY = re.compile(r"^Reply:(?=\n)", re.MULTILINE)
+
+
+def _lines(text: str) -> str:
+    """A text under test with its lines, but none that begins like a heading of a prompt: it joins the one before."""
+    kept: list[str] = []
+    for line in text.strip().splitlines(keepends=True):
+        if kept and _HEADING.match(line):
+            while not kept[-1].strip():
+                kept.pop()
+            kept[-1] = kept[-1].rstrip()
+            kept.append(f" {line.lstrip()}")
+        else:
+            kept.append(line)
+    return "".join(kept)
+
 
 def history_block(history: Sequence[Utterance]) -> str:
     """History as speaker-tagged lines; line breaks inside an utterance become spaces, so that an
@@ -66,7 +84,16 @@ def history_block(history: Sequence[Utterance]) -> str:
 def decompose_user(history: Sequence[Utterance], reply: str) -> str:
     """User message of the decompose stage."""
     talk = f"Conversation:\n{history_block(history)}\n\n" if history else ""
-    return f"{talk}Reply:\n{reply.strip()}"
+    return f"{talk}Reply:\n{_lines(reply)}"
+
+
+def reply_of(user: str) -> str:
+    """The reply in a user message of decompose, with the line break before it; the whole text without heading.
+
+    The first line that is the heading: history can't hold one, the reply may.
+    """
+    heading = _REPLY.search(user)
+    return user[heading.end() :] if heading else user
 
 
 def evidence_user(history: Sequence[Utterance], store: Sequence[StoreLine], reference: str) -> str:
@@ -82,7 +109,7 @@ def evidence_user(history: Sequence[Utterance], store: Sequence[StoreLine], refe
         flat = [(s.stated, " ".join(s.text.split())) for s in store]
         lines = "\n".join(f"- (stated) {text}" if stated else f"- {text}" for stated, text in flat)
         parts.append(f"Known facts:\n{lines}")
-    parts.append(f"Reference:\n{reference.strip() or '(none)'}")
+    parts.append(f"Reference:\n{_lines(reference) or '(none)'}")
     parts.append("Claim:")
     return "\n\n".join(parts)
 

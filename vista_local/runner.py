@@ -23,17 +23,17 @@ from vista_local.output import conversation_digest, result_line
 from vista_local.pipeline import Pipeline
 from vista_local.schema import Conversation, ConversationResult
 
-#: Conversations in the first shard; shards double from here to the configured size, so that the
-#: first results of a run come within seconds.
-FIRST_SHARD = 4
+#: How much larger a shard is than the one before it, from one conversation up to the configured size:
+#: a run's first result comes as soon as it can, and few shards are small.
+GROWTH = 4
 
 
 def shard_sizes(largest: int) -> Iterator[int]:
-    """Sizes of consecutive shards: 4, 8, 16, ... up to `largest`, then `largest` for ever."""
-    size = min(FIRST_SHARD, largest)
+    """Sizes of consecutive shards: 1, 4, 16, ... up to `largest`, then `largest` for ever."""
+    size = 1
     while True:
         yield size
-        size = min(2 * size, largest)
+        size = min(GROWTH * size, largest)
 
 
 def shards(conversations: Iterable[Conversation], largest: int) -> Iterator[list[Conversation]]:
@@ -56,6 +56,17 @@ def whole_shards(lines: int, largest: int) -> int:
     raise AssertionError("shard_sizes never ends")
 
 
+def refuse_existing(path: Path) -> None:
+    """A result file that has content already is not written over.
+
+    Raises:
+        VistaError: `path` is such a file.
+    """
+    # os.path's functions say no where pathlib's raise, such as for a name that is too long.
+    if os.path.isfile(path) and os.path.getsize(path):
+        raise VistaError(f"{path}: exists; add --resume to go on with it, or choose another file")
+
+
 class OutputFile:
     """The result file of one run: locked, appended to, synced.
 
@@ -75,7 +86,6 @@ class OutputFile:
         #: Id and digest (None in files of older versions) of every conversation in whole shards.
         self.kept: list[tuple[str, str | None]] = []
         self._end = 0  # where the last whole shard ends
-        # os.path's functions say no where pathlib's raise, such as for a name that is too long.
         self._made = not os.path.exists(path)
         if not (self._made or os.path.isfile(path) or os.path.isdir(path)):
             raise VistaError(f"{path}: is no regular file; results are resumed from what is in it")
@@ -86,8 +96,8 @@ class OutputFile:
             raise VistaError(f"{path}: cannot be written: {error.strerror}") from error
         try:
             self._lock()
-            if not self._made and path.stat().st_size and not resume:
-                raise VistaError(f"{path}: exists; add --resume to go on with it, or choose another file")
+            if not resume:
+                refuse_existing(path)
             self._keep(run, largest_shard)
         except BaseException:
             self._stream.close()  # and nothing else: the file may be another run's

@@ -18,6 +18,11 @@ _NEXT = re.compile(r"\s*\S")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: "1 claim", "2 claims"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def split_sentences(text: str) -> list[str]:
     """Split `text` into sentences, without losing a character that is not white space.
 

@@ -164,8 +164,8 @@ CASES = [
     ),
     # ---- bad records among good ones
     refused("some_bad.jsonl", "line 2, column 2", "invalid JSON"),
-    scored("some_bad.jsonl", 3, "5 broken records were skipped; the first:", "line 2", options=SKIP, skipped=5),
-    scored("cut_line.jsonl", 1, "1 broken records were skipped", options=SKIP, skipped=1),
+    scored("some_bad.jsonl", 3, "skipped 5 broken records; the first:", "line 2", options=SKIP, skipped=5),
+    scored("cut_line.jsonl", 1, "skipped 1 broken record;", options=SKIP, skipped=1),
     scored("ids_twice.jsonl", 2, "the id 'good' was used before", options=SKIP, skipped=1),
     refused("all_bad.jsonl", "none of its records can be read (2); the first:", "line 1", options=SKIP),
     # ---- odd, but what it says is plain

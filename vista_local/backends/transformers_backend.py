@@ -7,6 +7,7 @@ the batches. Batches hold at most `token_budget` padded tokens; a single request
 from __future__ import annotations
 
 import importlib.metadata
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,7 @@ from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.claims import repeats_earlier_line
 from vista_local.errors import VistaError
 from vista_local.packing import PackedSequence, collate, pack, split_branches
-from vista_local.prompts import PROMPT_VERSION, Prompt
+from vista_local.prompts import PROMPT_VERSION, Prompt, reply_of
 from vista_local.stages import ClassifyRequest
 
 #: Most rows and padded tokens that are decoded together: the KV cache of a row is 46 KB a token on the
@@ -163,9 +164,12 @@ class TransformersBackend:
             raise VistaError(f"{base}: the base model can't be read: {_first_line(error)}") from error
         try:
             first, *others = self.manifests
-            peft_model = PeftModel.from_pretrained(model, str(adapters / first), adapter_name=first)
-            for stage in others:
-                peft_model.load_adapter(str(adapters / stage), adapter_name=stage)
+            with warnings.catch_warnings():
+                # peft asks transformers for a property by its old name: nothing that a user can mend.
+                warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+                peft_model = PeftModel.from_pretrained(model, str(adapters / first), adapter_name=first)
+                for stage in others:
+                    peft_model.load_adapter(str(adapters / stage), adapter_name=stage)
         except _LOAD_FAULTS as error:
             raise VistaError(f"{adapters}: the adapters don't fit this base: {_first_line(error)}") from error
         try:
@@ -316,7 +320,7 @@ class TransformersBackend:
         """Greedy answers, guarded against loops; see `Backend`. A prompt that is too long has no answer."""
         encoded = [self.encoder.whole(p) for p in prompts]
         # A claim list is rarely longer than twice its turn; 48 covers turns of a few words.
-        limits = [48 + 2 * self.encoder.count(p.user.rsplit("Reply:", 1)[-1]) for p in prompts]
+        limits = [48 + 2 * self.encoder.count(reply_of(p.user)) for p in prompts]
         room = self.model.config.max_position_embeddings
         lengths = [len(ids) + limit for ids, limit in zip(encoded, limits, strict=True)]
         results = {i: Generation("", unscored=_too_long(n, room)) for i, n in enumerate(lengths) if n > room}

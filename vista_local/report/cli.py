@@ -11,6 +11,7 @@ from rich.console import Console
 from vista_local.errors import VistaError
 from vista_local.files import whole_file
 from vista_local.terminal import console, user_errors
+from vista_local.text import counted
 
 
 def report(
@@ -41,8 +42,8 @@ def report(
         with whole_file(output) as stream:
             stream.write(render_page(data))
         size = output.stat().st_size / 1e6
-        listed = len(data["conversations"])
-        console.print(f"{output}: {listed} conversations, {size:.1f} MB", markup=False, highlight=False, soft_wrap=True)
+        listed = counted(len(data["conversations"]), "conversation")
+        console.print(f"{output}: {listed}, {size:.1f} MB", markup=False, highlight=False, soft_wrap=True)
 
 
 def compare(
