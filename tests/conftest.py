@@ -197,6 +197,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from vista_local import endpoint
 
     monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(endpoint, "FIRST_WAIT_LIMITED", 0.01)
     with serving() as running:
         yield running
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,25 @@ def test_round_trip(folder: Path) -> None:
         ({"schema": None}, "schema None"),
         ({"stage": "judge"}, "stage 'judge'; accepted: decompose, verify, categorise"),
         ({"adapter_sha256": "00" * 32}, "but its manifest says 0000"),
+        ({"max_reference_tokens": None}, "field 'max_reference_tokens': 0; accepted: a number of tokens from 1 on"),
+        ({"max_reference_tokens": "x"}, "field 'max_reference_tokens': 'x'"),
+        ({"stage": "decompose"}, "field 'chunk_tokens': 0"),
+        ({"max_reference_tokens": True}, "field 'max_reference_tokens': True"),
+        ({"max_reference_tokens": -5}, "field 'max_reference_tokens': -5"),
+        ({"stage": "categorise", "max_reference_tokens": 9.5}, "field 'max_reference_tokens': 9.5"),
+        ({"stage": "decompose", "chunk_tokens": "40"}, "field 'chunk_tokens': '40'"),
+        ({"label_words": ["Yes"]}, "field 'label_words'"),
+        ({"label_words": {"VERIFIED": 1}}, "field 'label_words'.*accepted: an object of words"),
+        ({"label_words": {"VERIFIED": "\ud800"}}, "field 'label_words'"),
+        ({"calibration": {"temperature": 0}}, "field 'calibration.temperature': 0; accepted: a number above 0"),
+        ({"calibration": {"temperature": math.nan}}, "field 'calibration.temperature': nan"),
+        ({"calibration": {"temperature": -1.5}}, "field 'calibration.temperature': -1.5"),
+        ({"calibration": {"temperature": True}}, "field 'calibration.temperature': True"),
+        ({"calibration": {"temperature": "x"}}, "field 'calibration.temperature': 'x'"),
+        ({"calibration": {"temperature": 10**400}}, "field 'calibration.temperature': 1000"),
+        ({"calibration": {"bias": {"VERIFIED": math.inf}}}, "field 'calibration.bias'"),
+        ({"calibration": {"bias": None}}, "field 'calibration.bias': None"),
+        ({"calibration": {"bias": {"VERIFIED": "0"}}}, "field 'calibration.bias'"),
     ],
 )
 def test_bad_manifests_are_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
@@ -85,11 +106,43 @@ def test_bad_manifests_are_refused(folder: Path, changes: dict[str, Any], messag
         read_manifest(folder)
 
 
+@pytest.mark.parametrize("field", ["label_words", "calibration", "max_reference_tokens"])
+def test_null_in_a_manifest_is_refused(folder: Path, field: str) -> None:
+    data = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+    (folder / MANIFEST_NAME).write_text(json.dumps(data | {field: None}), encoding="utf-8")
+    with pytest.raises(VistaError, match=MANIFEST_NAME):
+        read_manifest(folder)
+
+
+def test_each_stage_needs_its_own_limit_only(folder: Path) -> None:
+    assert read_manifest(folder).chunk_tokens == 0
+    edit(folder, stage="decompose", chunk_tokens=40, max_reference_tokens=0, label_words={})
+    assert read_manifest(folder).chunk_tokens == 40
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_folder_that_may_not_be_read_is_named(folder: Path) -> None:
+    folder.chmod(0)
+    try:
+        with pytest.raises(VistaError, match=rf"{MANIFEST_NAME}: not a readable manifest: .*Permission denied"):
+            read_manifest(folder)
+    finally:
+        folder.chmod(0o700)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null"])
 def test_not_a_manifest(folder: Path, text: str) -> None:
     (folder / MANIFEST_NAME).write_text(text, encoding="utf-8")
     with pytest.raises(VistaError, match=MANIFEST_NAME):
         read_manifest(folder)
+
+
+def test_weights_that_cannot_be_read_are_named(folder: Path) -> None:
+    weights = folder / "adapter_model.safetensors"
+    (folder / "index.safetensors").symlink_to(folder / "nowhere")
+    with pytest.raises(VistaError, match=r"index\.safetensors: cannot be read: No such file"):
+        base_sha256(folder)
+    assert sha256_file(weights) == read_manifest(folder).adapter_sha256
 
 
 def test_no_manifest(tmp_path: Path) -> None:

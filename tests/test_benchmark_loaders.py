@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmark_files import reply
+from benchmark_files import reply, table_file
 
 from vista_local.benchmarks import mapping
 from vista_local.benchmarks.loaders import HUB, load
+from vista_local.benchmarks.tables import placed_table, read_table
 from vista_local.errors import InputError, MissingExtraError, VistaError
 from vista_local.labels import Label
 from vista_local.schema import Role
@@ -26,6 +28,56 @@ def test_begin_takes_each_row_with_its_message_and_leaves_quotes_alone(begin: Pa
     assert first.gold[1].original is True and first.conversation.turns[1].reference == ("The mill was built in 1912.",)
     assert second.gold[0].original is False and third.gold[1].original is False
     assert load("begin", str(begin.parent), limit=1) == items[:1]
+
+
+def test_a_row_cut_short_is_named_and_blank_lines_are_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text('a,b\n\n1,"two\nlines"\n\n  \n3,4,5\n6\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"data\.csv, row 3 \(line 8\): the row is cut short: 1 cells, .* has 2"):
+        placed_table(path)
+    assert len(read_table(path)[1]) == 2, "a table that is looked up by content goes without it"
+    path.write_text(path.read_text(encoding="utf-8").removesuffix("6\n"), encoding="utf-8")
+    header, rows = placed_table(path)
+    assert [where.removeprefix(str(path)) for where, _ in rows] == [", row 1 (line 3)", ", row 2 (line 7)"]
+    assert read_table(path) == (header, [["1", "two\nlines"], ["3", "4", "5"]]) == (["a", "b"], [r for _, r in rows])
+
+
+def test_an_id_and_a_message_name_the_same_row(begin: Path) -> None:
+    lines = begin.read_text(encoding="utf-8").splitlines()
+    begin.write_text("\n".join([lines[0], "", *lines[1:3], "", lines[3].replace("Generic", "Odd")]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"begin_test_wow\.tsv, row 3 \(line 6\): unknown label 'Odd'"):
+        load("begin", str(begin))
+    begin.write_text(begin.read_text(encoding="utf-8").replace("Odd", "Generic"), encoding="utf-8")
+    assert [i.conversation.id for i in load("begin", str(begin))] == ["begin-1", "begin-2", "begin-3"]
+    begin.write_text("\n".join([lines[0], lines[1], "t5\twow", lines[3]]), encoding="utf-8")
+    with pytest.raises(InputError, match=r"row 2 \(line 3\): the row is cut short: 2 cells, the header has 6"):
+        load("begin", str(begin))
+
+
+def test_a_folder_of_begin_gives_its_test_files_alone(begin: Path) -> None:
+    dev = begin.rename(begin.with_name("begin_dev_wow.tsv"))
+    with pytest.raises(InputError, match="none of the expected files"):
+        load("begin", str(begin.parent))
+    assert len(load("begin", str(dev))) == 3
+
+
+def test_items_with_text_in_common_are_one_cluster(begin: Path, fade: Path, ais: Path, native: Path) -> None:
+    lines = begin.read_text(encoding="utf-8").splitlines()
+    begin.write_text(
+        "\n".join([*lines, lines[1].replace("t5", "gpt2").replace("1912, they", "1913")]), encoding="utf-8"
+    )
+    first, second, third, fourth = (item.cluster for item in load("begin", str(begin)))
+    assert first == fourth and len({first, second, third}) == 3  # another message is another cluster
+    header, row = read_table(fade)[0], read_table(fade)[1][0]
+    table_file(fade, [header, row, row])
+    assert list(Counter(item.cluster for item in load("fade", str(fade))).values()) == [2, 2]
+    rows = ais.read_text(encoding="utf-8").splitlines()
+    dialogues = json.loads((ais.parent / "test_random_split.json").read_text(encoding="utf-8"))
+    (ais.parent / "test_random_split.json").write_text(json.dumps(dialogues * 2), encoding="utf-8")
+    more = [rows[1].replace("0:3", "0:1"), rows[2].replace("0:3", "1:3")]
+    ais.write_text("\n".join([*rows, *more]), encoding="utf-8")
+    assert list(Counter(item.cluster for item in load("ais", str(ais))).values()) == [3, 1]
+    assert [item.cluster for item in load("human_dev", str(native))] == ["mill", "lake"]
 
 
 def test_fade_gives_two_turns_a_row_with_alternating_history(fade: Path) -> None:
@@ -56,7 +108,7 @@ def test_ais_without_wizard_of_wikipedia_says_what_is_missing(ais: Path) -> None
 
 def test_ais_names_a_row_whose_turn_is_not_there(ais: Path) -> None:
     (ais.parent / "test_random_split.json").write_text('[{"dialog": []}]', encoding="utf-8")
-    with pytest.raises(InputError, match="row 2: ex-idx '0:3' names no turn"):
+    with pytest.raises(InputError, match=r"row 1 \(line 2\): ex-idx '0:3' names no turn"):
         load("ais", str(ais))
 
 
@@ -152,10 +204,16 @@ def test_the_vista_repositorys_list_of_turns_is_one_conversation(tmp_path: Path)
     ("name", "text", "message"),
     [
         ("begin", "knowledge\tmessage\tresponse\n1\t2\t3\n", "no column for the label"),
-        ("begin", "knowledge\tmessage\tresponse\tbegin_label\n1\t2\t3\tMaybe\n", "row 2: unknown label 'Maybe'"),
+        ("begin", "knowledge\tmessage\tresponse\tbegin_label\n1\t2\t3\tMaybe\n", "row 1 (line 2): unknown label"),
         ("faithdial", '[{"utterances": [{"history": [], "response": "r", "BEGIN": ["Odd"]}]}]', "unknown labels"),
         ("faithdial", "[3]", "a dialogue is expected, not 3"),
+        ("faithdial", '[{"utterances": [{"history": 5}]}]', "record 1, utterance 1: history: a list is expected"),
+        ("faithdial", '[{"utterances": [{"history": "Hi"}]}]', "utterance 1: history: a list is expected, not 'Hi'"),
+        ("faithdial", '[{"utterances": "Hi"}]', "record 1: utterances: a list is expected, not 'Hi'"),
+        ("faithdial", '[{"utterances": null}]', "record 1: utterances: a list is expected, not"),
         ("faithdial", "{\n3 4", "neither JSON nor JSON Lines"),
+        ("human_dev", "[" * 100_000, "data: the JSON is nested too deeply"),
+        ("human_dev", '{}\n{"turns": ' + "[" * 100_000, "data, line 2: the JSON is nested too deeply"),
         ("human_dev", '{"turns": [{"role": "assistant", "text": "", "reference": "", "claims": ["c"]}]}', "a label"),
         ("human_dev", "", "no conversation in it"),
         ("nothing", "", "unknown benchmark 'nothing'; accepted: faithdial"),

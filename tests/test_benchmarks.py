@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from benchmark_files import reply
 from rich.console import Console
 from scripted import without_models
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 from vista_local.backends.scripted import ScriptedBackend
 from vista_local.benchmarks import mapping
 from vista_local.benchmarks.command import claims_from, figures, table
-from vista_local.benchmarks.figures import TurnPrediction, predictions
+from vista_local.benchmarks.figures import GoldTurn, TurnPrediction, claim_figures, predictions, turn_figures
 from vista_local.benchmarks.loaders import Item, counted, load
 from vista_local.benchmarks.methods import Ablation, Method, check, majority, predict
 from vista_local.benchmarks.published import PUBLISHED, published
@@ -69,7 +70,8 @@ def test_vista_with_given_claims_by_hand(items: list[Item]) -> None:
     assert report["claims"]["claim_accuracy"] == 0.75  # "deep" is OUT_OF_SCOPE for the model
     assert report["strict"]["accuracy"] == 1.0 and report["safe"]["accuracy"] == pytest.approx(2 / 3, abs=1e-4)
     assert report["original"]["turns"] == 3 and report["original"]["accuracy"] == 1.0
-    assert "- built 1912" in model.verify[-1][0]  # the second turn sees the first one's claims
+    (prompt,) = (user for user, claim in model.verify if claim == "built 1912 again")
+    assert "- built 1912" in prompt  # the second turn sees the first one's claims
 
 
 def test_without_memory_no_turn_sees_an_earlier_ones_claims(items: list[Item]) -> None:
@@ -106,7 +108,8 @@ def test_factscore_sees_the_reference_alone_and_knows_no_reasons(items: list[Ite
 def test_judge_makes_one_claim_of_a_turn_and_has_no_claim_figures(items: list[Item]) -> None:
     model = Recorder()
     found = predict(model.backend(), items, Method.JUDGE, given=True)
-    assert [claim for _, claim in model.verify] == ["It was built in 1912. I like it.", "It is deep.", "Yes, 1912."]
+    asked = ["It is deep.", "It was built in 1912. I like it.", "Yes, 1912."]
+    assert sorted(claim for _, claim in model.verify) == asked  # the order is that of shards
     assert not any("Known facts" in user for user, _ in model.verify)
     assert any("Earlier talk" in user for user, _ in model.verify)
     report = figures(items, found, given=True)
@@ -133,6 +136,32 @@ def test_coverage_stands_beside_the_figures_in_their_denominators(items: list[It
     judge = figures(items, [{1: TurnPrediction(True, True)}, {}], given=True)
     assert (judge["coverage"], judge["turn_coverage"]) == (None, pytest.approx(1 / 3, abs=1e-4))
     assert third.labels is not None
+
+
+def test_clusters_are_resampled_whole_and_leave_the_figures_as_they_are(items: list[Item], fade: Path) -> None:
+    """Of one mirrored pair a cluster, every resample has the same share right."""
+    gold = [{0: GoldTurn(("c",), (Label.VERIFIED,), True)}, {0: GoldTurn(("c",), (Label.OUT_OF_SCOPE,), False)}] * 4
+    said = [{0: TurnPrediction(True, True, ("c",), (Label.VERIFIED,))}] * 8
+    pairs = [n // 2 for n in range(8)]
+    names = [str(n) for n in range(8)]
+    for alone, together, figure in (
+        (turn_figures(said, gold, "strict"), turn_figures(said, gold, "strict", pairs), "accuracy"),
+        (claim_figures(names, said, gold), claim_figures(names, said, gold, pairs), "claim_accuracy"),
+    ):
+        assert together[f"{figure}_95"] == [0.5, 0.5] and alone[f"{figure}_95"] != [0.5, 0.5]
+        assert {k: v for k, v in alone.items() if "_95" not in k} == {
+            k: v for k, v in together.items() if "_95" not in k
+        }
+    assert turn_figures(said, gold, "strict", names) == turn_figures(said, gold, "strict")
+    # FADE's pair of a row; where every conversation stands alone, nothing is said of clusters.
+    pair = load("fade", str(fade))
+    report = figures(pair, [{3: TurnPrediction(True, True)}] * 2, given=False)
+    assert (report["conversations"], report["clusters"], report["original"]["accuracy_95"]) == (2, 1, [0.5, 0.5])
+    shown = table(
+        {"benchmark": "fade", "figures": report, "method": "vista", "ablate": None, "claims": "own", "published": []}
+    )
+    assert "2 turns of 2 conversations (clusters: 1)" in str(shown.title)
+    assert "clusters" not in figures(items, [{}, {}], given=False)
 
 
 def test_turns_that_nobody_was_asked_about_are_not_wrong(items: list[Item]) -> None:
@@ -167,6 +196,10 @@ def test_combinations_that_measure_nothing_are_refused(
 def test_given_claims_need_some(begin: Path) -> None:
     items = load("begin", str(begin))
     assert claims_from(items, None) is False
+    some = [replace(items[0], gold={1: GoldTurn(("c",), (Label.VERIFIED,), True)}), *items[1:]]
+    assert claims_from(some[:1], None) is True and claims_from(some, None) is False
+    (option,) = (p for p in typer.main.get_command(app).commands["evaluate"].params if p.name == "claims")
+    assert option.help.endswith("default: given where all turns that count have some")
     with pytest.raises(VistaError, match="no labelled claims"):
         check(Method.VISTA, None, True, False, items)
 
@@ -184,11 +217,13 @@ def test_published_figures_are_of_known_benchmarks_and_in_percent() -> None:
 def test_the_command_writes_figures_and_prints_the_papers_beside(native: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     arguments = ["evaluate", "--benchmark", "human_dev", "--data", str(native), "--method", "majority", "-o", str(out)]
-    done = CliRunner().invoke(app, [*arguments, "--training-file", str(native)])
+    training = tmp_path / "train.jsonl"
+    training.write_text(native.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    done = CliRunner().invoke(app, [*arguments, "--training-file", str(training)])
     assert done.exit_code == 0, done.output
     report = json.loads(out.read_text(encoding="utf-8"))
     assert report["figures"]["claims"]["claims"] == 4 and report["claims"] == "given"
-    assert report["published"][0]["system"] == "GPT-5" and report["run"]["training_file"] == "human_dev.jsonl"
+    assert report["published"][0]["system"] == "GPT-5" and report["run"]["training_file"] == "train.jsonl"
     assert table(report).row_count == 2 + len(report["published"])
     assert (report["figures"]["coverage"], report["figures"]["turn_coverage"]) == (1.0, 1.0)
     console = Console(width=200, record=True, file=io.StringIO())
@@ -206,6 +241,61 @@ def test_the_command_writes_figures_and_prints_the_papers_beside(native: Path, t
     assert refused.exit_code == 2 and "must not look at the test set" in refused.output + refused.stderr
 
 
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_majority_may_not_be_taken_from_a_copy_of_the_test_set(native: Path, tmp_path: Path, as_folder: bool) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    copy, out = folder / native.name, tmp_path / "out.json"
+    copy.write_bytes(native.read_bytes())
+    data = folder if as_folder else copy
+    arguments = ["evaluate", "--benchmark", "human_dev", "--data", str(data), "--method", "majority", "-o", str(out)]
+    refused = CliRunner().invoke(app, [*arguments, "--training-file", str(native)])
+    assert refused.exit_code == 2 and not out.exists()
+    assert "holds what is tested" in " ".join((refused.output + refused.stderr).split())
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("nodir/x.json", "cannot be written: No such file or directory"),
+        ("human_dev.jsonl/x.json", "cannot be written: Not a directory"),
+        ("x" * 300, "cannot be written: File name too long"),
+        ("", "is a folder; give a file name"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(
+    native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, message: str
+) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(Evaluator, "from_pretrained", never)
+    monkeypatch.setattr("vista_local.benchmarks.loaders.load", never)
+    arguments = ["evaluate", "--benchmark", "human_dev", "--data", str(native), "-o", str(tmp_path / output)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2 and message in " ".join((done.output + done.stderr).split())
+
+
+def test_a_teacher_has_the_shard_size_of_score(native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vista_local import prompted
+    from vista_local.cli import TEACHER_SHARD
+
+    class Teacher(Evaluator):
+        def __init__(self, teacher: Any, config: Any, **_: Any) -> None:
+            super().__init__(Recorder().backend(), config)
+
+    monkeypatch.setattr(prompted, "TeacherEvaluator", Teacher)
+    teacher, settings, out = tmp_path / "teacher.yaml", tmp_path / "settings.yaml", tmp_path / "out.json"
+    teacher.write_text("base_url: http://localhost:1/v1\nmodel: m\n", encoding="utf-8")
+    settings.write_text("shard_size: 7\n", encoding="utf-8")
+    arguments = ["evaluate", "--benchmark", "human_dev", "--data", str(native), "-o", str(out)]
+    for options, size in (([], TEACHER_SHARD), (["--config", str(settings)], 7)):
+        done = CliRunner().invoke(app, [*arguments, "--teacher", str(teacher), *options])
+        assert done.exit_code == 0, done.output
+        config = json.loads(out.read_text(encoding="utf-8"))["run"]["config"]
+        assert (config["shard_size"], config["context"]) == (size, "recent")
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
@@ -213,6 +303,8 @@ def test_the_command_writes_figures_and_prints_the_papers_beside(native: Path, t
         (["--ablate", "all"], "--ablate 'all'; accepted: memory"),
         (["--claims", "some"], "--claims 'some'; accepted: given, own"),
         (["--ablate", "fewshot"], "needs --teacher"),
+        (["--allow-remote"], "--allow-remote and --max-cost belong to --teacher"),
+        (["--max-cost", "0"], "--allow-remote and --max-cost belong to --teacher"),
     ],
 )
 def test_wrong_options_end_with_code_2_before_a_model_is_loaded(

@@ -56,6 +56,16 @@ def test_an_unbroken_string_is_cut_inside() -> None:
     assert max(map(len, pieces)) <= 10
 
 
+@pytest.mark.parametrize("limit", [0, -1])
+def test_pieces_of_no_token_are_refused(limit: int) -> None:
+    with pytest.raises(ValueError, match=f"pieces of {limit} tokens: at least 1 is needed"):
+        split_long("some words", limit, by_word)
+    with pytest.raises(ValueError, match="at least 1"):
+        chunk_turn("Some words.", limit, by_word)
+    with pytest.raises(ValueError, match="at least 1"):
+        windows(["Some words."], limit, by_word)
+
+
 @given(PROSE, st.integers(1, 40), COUNTS)
 @UNHURRIED
 def test_chunks_fit_and_lose_nothing(text: str, limit: int, count: Callable[[str], int]) -> None:

@@ -26,6 +26,7 @@ from training.trace_form import check_trace
 from vista_local.errors import InputError
 from vista_local.fewshot import FEWSHOT_VERSION
 from vista_local.labels import Label
+from vista_local.pipeline import Pipeline
 from vista_local.prompts import PROMPT_VERSION, StoreLine
 from vista_local.readers import open_conversations
 
@@ -212,6 +213,36 @@ def test_an_endpoint_that_fails_keeps_what_was_collected(server: FakeEndpoint, f
     server.script = None
     assert run(arguments).exit_code == 0
     assert len(records(out)) == 4
+
+
+def test_a_failed_conversation_is_told_of_until_it_is_collected_again(
+    server: FakeEndpoint, files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, out = files([talk(name) for name in "abc"])
+    score = Pipeline._score_together
+
+    def failing(self: Pipeline, shard: Any) -> Any:
+        if shard[0].id == "b":
+            raise RuntimeError("a fault of the code")
+        return score(self, shard)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "_score_together", failing)
+        result = run(arguments)
+    kept = out.read_bytes()
+    assert [r.get("error") for r in records(out)] == [None, "RuntimeError: a fault of the code", None]
+    assert [t.id for t in load_teacher_turns(out)] == ["a", "a", "c", "c"]  # a failed one is no example
+    for each in (result, run(arguments)):
+        said = " ".join(each.stderr.split())
+        assert each.exit_code == 3, each.output
+        assert f"1 conversation failed: an 'error' in {out}, the first in line 2" in said
+        assert "delete that line and all after it and run the same command" in said
+    assert out.read_bytes() == kept
+    calls = server.calls
+    out.write_bytes(kept.splitlines(keepends=True)[0])
+    assert run(arguments).exit_code == 0
+    assert [r["id"] for r in records(out)] == ["a", "b", "c"] and not any("error" in r for r in records(out))
+    assert server.calls - calls == records(out)[1]["usage"]["calls"]  # the others came from the cache
 
 
 def test_a_dry_run_writes_and_sends_nothing(server: FakeEndpoint, files: Any) -> None:

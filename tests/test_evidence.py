@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from vista_local.backends.scripted import ScriptedBackend
+from vista_local.bm25 import bm25_scores
 from vista_local.config import ScoreConfig
 from vista_local.evidence import CANDIDATES, Piece, best, candidates, piece_score, pieces
 from vista_local.labels import Label
@@ -88,6 +89,44 @@ def test_at_most_eight_candidates_the_likest_first() -> None:
     found = candidates("The mill is old.", among)
     assert found[0] == 12 and len(found) == CANDIDATES
     assert found[1:] == list(range(7))  # no shared word: the order of the text
+
+
+CHINESE = (
+    "林多镇位于河的北岸。镇上有三座教堂。夏天有很多游客。学校在市场旁边。医院建于上世纪。冬天常常下大雪。"
+    "铁路经过镇的东边。每年五月举行音乐节。图书馆收藏了许多手稿。渔民在清晨出海。旧水车由安娜·贝格于1912年建造。桥上禁止停车。"
+)
+JAPANESE = (
+    "町は川の北にある。教会が三つある。夏は観光客が多い。学校は市場の隣だ。病院は古い。冬は雪が多い。"
+    "鉄道が東を通る。五月に音楽祭がある。図書館に写本がある。漁師は早朝に出る。古い水車はアンナ・ベルグが建てた。橋に駐車できない。"
+)
+THAI = "\n".join(
+    "เมืองอยู่ทางเหนือ|มีโบสถ์สามแห่ง|ฤดูร้อนมีนักท่องเที่ยว|โรงเรียนอยู่ข้างตลาด|โรงพยาบาลเก่ามาก|ฤดูหนาวหิมะตก|รถไฟผ่านทางตะวันออก|"
+    "มีงานดนตรีในเดือนพฤษภาคม|ห้องสมุดมีต้นฉบับ|ชาวประมงออกทะเลตอนเช้า|กังหันน้ำเก่าสร้างโดยแอนนา|ห้ามจอดรถบนสะพาน".split("|")
+)
+
+
+@pytest.mark.parametrize(
+    ("reference", "claim"),
+    [
+        (CHINESE, "安娜·贝格在1912年建造了旧水车。"),
+        (CHINESE, "水车是安娜建造的"),
+        (JAPANESE, "アンナ・ベルグは古い水車を建てた。"),
+        (THAI, "แอนนาสร้างกังหันน้ำเก่า"),
+    ],
+    ids=["Chinese", "Chinese, no number", "Japanese", "Thai"],
+)
+def test_candidates_are_found_in_scripts_without_spaces(reference: str, claim: str) -> None:
+    among = pieces([reference], [])
+    assert len(among) == 12
+    found = candidates(claim, among)
+    assert found[0] == 10 and len(found) == CANDIDATES
+
+
+def test_text_with_spaces_is_ranked_by_its_words() -> None:
+    among = pieces([" ".join(f"Fact {i} of {12 - i}, 3.{i} é." for i in range(12))], [])
+    scores = bm25_scores([p.text for p in among], "Fact 7 of 3.7")
+    ranked = sorted(range(len(among)), key=lambda i: (-scores[i], i))
+    assert candidates("Fact 7 of 3.7", among) == ranked[:CANDIDATES]
 
 
 def test_further_pieces_are_named_only_if_they_decide_by_themselves() -> None:

@@ -48,6 +48,9 @@ class Failing(BatchSensitive):
 
 ODD = RuntimeError("shape mismatch\nin layer 7")
 REASON = "RuntimeError: shape mismatch in layer 7"
+NO_MEMORY = (
+    "out of memory with 2 conversations in the shard; a smaller --shard-size or --token-budget needs a new output"
+)
 
 
 @pytest.mark.parametrize("stage", ["decompose", "verify"])
@@ -98,7 +101,9 @@ def test_an_errors_text_is_bounded_and_can_be_written() -> None:
     [
         (VistaError("the settings are wrong"), VistaError, "settings"),
         (OfflineError("a connection was refused"), VistaError, "refused"),
-        (MemoryError(), VistaError, "out of memory with 2 conversations a shard; try a smaller one"),
+        (MemoryError(), VistaError, NO_MEMORY),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory."), VistaError, NO_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), VistaError, NO_MEMORY),
         (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
         (SystemExit(1), SystemExit, "1"),
     ],
@@ -158,7 +163,7 @@ def test_a_broken_record_late_in_the_input_keeps_the_results_before_it(
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
     assert "line 10" in said and "results so far are kept" in said and "--resume" in said
-    assert len(out.read_bytes().splitlines()) == 8
+    assert len(out.read_bytes().splitlines()) == 9
     source.write_text("".join(good), encoding="utf-8")
     assert score(BatchSensitive, "--resume")[0].exit_code == 0
     assert len(list(read_results(out))) == 12

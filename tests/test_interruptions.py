@@ -144,6 +144,32 @@ def test_a_second_ctrl_c_stops_at_once(start: Any, score: Callable[..., Result],
     assert out.read_bytes() == whole
 
 
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_that_waits_for_its_piped_input(
+    score: Callable[..., Result], source: Path, whole: bytes, tmp_path: Path, sign: signal.Signals
+) -> None:
+    out = tmp_path / "out.jsonl"
+    program = [sys.executable, str(Path(__file__).with_name("scripted.py")), "score", "-", "-o", str(out)]
+    with subprocess.Popen(
+        [*program, "--shard-size", str(SHARD)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdin and child.stderr
+        try:
+            child.stdin.write(b"".join(source.read_bytes().splitlines(keepends=True)[:3]))
+            child.stdin.flush()
+            while child.poll() is None and not (out.exists() and out.stat().st_size):
+                time.sleep(0.005)
+            child.send_signal(sign)
+            assert child.wait(60) == 130
+            said = child.stderr.read().decode()
+        finally:
+            child.kill()
+    assert "--resume" in said and "Traceback" not in said
+    assert out.read_bytes() == boundaries(whole)[1]
+    assert score(out, "--resume").exit_code == 0
+    assert out.read_bytes() == whole
+
+
 def test_of_two_runs_on_one_output_the_second_refuses(
     start: Any, score: Callable[..., Result], whole: bytes, tmp_path: Path
 ) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import random
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
+from types import SimpleNamespace
 from typing import Any
 
+import openai
 import pytest
 from fake_endpoint import KEY, FakeEndpoint, Handler, completion, fails_first, stage_of
 
 from vista_local.backends.base import Said, Unanswered
 from vista_local.backends.openai_backend import UNREADABLE_AT_FIRST, OpenAIBackend, label_log_probs
-from vista_local.endpoint import EndpointError, Reply
+from vista_local.endpoint import CONNECT_TIMEOUT, FIRST_WAIT_LIMITED, EndpointError, Reply
 from vista_local.errors import VistaError
 from vista_local.fewshot import stage_messages
 from vista_local.prompts import Prompt
@@ -90,7 +95,7 @@ def test_retry_after_as_a_date_and_beyond_patience(server: FakeEndpoint, connect
 def test_advice_to_wait_no_time_does_not_switch_back_off_off(
     server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vista_local.endpoint.FIRST_WAIT", 0.4)
+    monkeypatch.setattr("vista_local.endpoint.FIRST_WAIT_LIMITED", 0.4)
     server.script = fails_first(2, lambda h: h.send(429, {"error": {"message": "slow"}}, {"retry-after": "0"}))
     connect().complete("verify", VERIFY)
     first, second, third = server.times
@@ -108,6 +113,154 @@ def test_a_wrong_key_names_the_variable_and_never_the_key(
     assert server.calls == 1
     monkeypatch.setenv("TEACHER_KEY", KEY)
     assert connect(api_key_env="TEACHER_KEY").complete("verify", VERIFY).text == "VERIFIED"
+
+
+LONG_KEY = "sk-" + "a1B2c3D4" * 25
+
+
+@pytest.mark.parametrize("said", [LONG_KEY, LONG_KEY[:90] + "****", json.dumps({"key": LONG_KEY}), f"x{LONG_KEY}y"])
+def test_a_long_key_that_is_echoed_is_not_printed_in_part(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("TEACHER_KEY", LONG_KEY)
+    server.script = fails_first(
+        1, lambda h: h.send(401, {"error": {"message": f"Incorrect API key: {said} is not it"}})
+    )
+    with pytest.raises(EndpointError, match="refused the key in TEACHER_KEY") as caught:
+        connect(api_key_env="TEACHER_KEY").complete("verify", VERIFY)
+    assert LONG_KEY[:12] not in str(caught.value) and "***" in str(caught.value)
+
+
+ODD_KEY = "k/\"1'2\\3zZ-the-rest"
+
+
+@pytest.mark.parametrize("said", [ODD_KEY, ODD_KEY[:9], f"<{ODD_KEY}>", repr(ODD_KEY), json.dumps(ODD_KEY)])
+@pytest.mark.parametrize("escape", [str, lambda text: text.replace("/", "\\/").replace("'", "\\u0027"), json.dumps])
+def test_an_escaped_or_cut_key_is_not_printed(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch, said: str, escape: Any
+) -> None:
+    monkeypatch.setenv("TEACHER_KEY", ODD_KEY)
+    server.script = fails_first(1, lambda h: h.send(401, {"error": {"message": f"Not a key: {escape(said)} (sorry)"}}))
+    with pytest.raises(EndpointError, match=r"Not a key: .*\*\*\* \(sorry\)") as caught:
+        connect(api_key_env="TEACHER_KEY").complete("verify", VERIFY)
+    assert "3z" not in str(caught.value) and "rest" not in str(caught.value)
+
+
+@pytest.mark.parametrize("before", [0, 150, 160, 165])
+def test_no_beginning_of_a_key_is_left_where_a_message_is_cut(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    monkeypatch.setenv("TEACHER_KEY", LONG_KEY)
+    data = {"error": {"message": "." * before + LONG_KEY}}
+    endpoint = connect(api_key_env="TEACHER_KEY")
+    server.script = fails_first(1, lambda h: h.send(413, data))
+    declined = endpoint.complete("verify", VERIFY).declined  # goes into traces
+    server.script = fails_first(2, lambda h: h.send(429, data, {"retry-after": "86400"}))
+    with pytest.raises(EndpointError, match="86400 seconds") as caught:
+        endpoint.complete("verify", VERIFY)
+    assert "sk-" not in declined and "sk-" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "shown"),
+    [("abcdefgh", "abcdefgh", "***"), ("abcdefghijkl", "abcdefghi", "***"), ("abcdefghijkl", "abcdefg", "abcdefg")],
+)
+def test_a_short_key_is_found_by_its_first_eight_characters(
+    connect: Any, monkeypatch: pytest.MonkeyPatch, key: str, said: str, shown: str
+) -> None:
+    monkeypatch.setenv("TEACHER_KEY", key)
+    assert connect(api_key_env="TEACHER_KEY")._short(f"no {said} here") == f"no {shown} here"
+    monkeypatch.setenv("TEACHER_KEY", "xyz")
+    assert connect(api_key_env="TEACHER_KEY")._short("no xyzw here") == "no ***w here"
+
+
+@pytest.mark.parametrize("key", ["sk-abc…", "sk-é", "sk-abc def", "sk\x07"])
+def test_what_cannot_be_a_key_is_refused_without_showing_it(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("TEACHER_KEY", key)
+    with pytest.raises(VistaError, match=r"TEACHER_KEY: character \d is none that a key can have") as caught:
+        connect(api_key_env="TEACHER_KEY")
+    assert key not in str(caught.value) and server.calls == 0
+
+
+PRICES = {"input": 1e6, "output": 1e6}
+
+
+def test_a_server_that_takes_no_connection_is_out_of_reach_and_costs_nothing(connect: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        # Linux drops what comes to a full queue, as firewalls do.
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}/v1"
+        endpoint = connect(max_cost=1e9, base_url=url, prices=PRICES, timeout=0.3)
+        with pytest.raises(EndpointError, match=r"can't be reached: it takes no connection$"):
+            endpoint.complete("verify", VERIFY)
+        for each in waiting:
+            each.close()
+    assert (endpoint.usage.retries, endpoint.budget.spent) == (0, 0)
+
+
+def test_a_connection_is_waited_for_for_seconds_and_an_answer_for_minutes(connect: Any) -> None:
+    for seconds, to_connect in (120, CONNECT_TIMEOUT), (2, 2):
+        timeout = connect(timeout=seconds)._client.timeout
+        assert (timeout.connect, timeout.read) == (to_connect, seconds)
+
+
+@pytest.mark.parametrize(
+    ("failure", "sent", "words"),
+    [
+        ("ConnectTimeout", False, "can't be reached: it takes no connection"),
+        ("PoolTimeout", False, "can't be reached: it takes no connection"),
+        ("ReadTimeout", True, "no answer within 20 seconds"),
+        ("WriteTimeout", True, "no answer within 20 seconds"),
+    ],
+)
+def test_only_a_request_that_was_sent_counts_as_paid(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch, failure: str, sent: bool, words: str
+) -> None:
+    library = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]  # httpx, or its successor
+
+    def breaking(client: Any, times: int) -> None:
+        """The next tries fail before the server sees them."""
+        left, usual = [None] * times, client.chat.completions.create
+
+        def create(**request: Any) -> Any:
+            if not left:
+                return usual(**request)
+            left.pop()
+            error = getattr(library, failure)("timed out")
+            raise openai.APITimeoutError(SimpleNamespace()) from error  # type: ignore[arg-type]
+
+        monkeypatch.setattr(client.chat.completions, "create", create)
+
+    first = connect(max_cost=1e9, prices=PRICES, max_retries=1)
+    breaking(first._client, 9)
+    with pytest.raises(EndpointError, match=words):
+        first.complete("verify", VERIFY)
+    assert (first.usage.retries, first.budget.spent > 0) == (int(sent), sent)
+    # A server that has answered before is waited for.
+    later = connect(max_cost=1e9, prices=PRICES)
+    later.complete("verify", VERIFY)
+    breaking(later._client, 2)
+    later.complete("verify", VERIFY)
+    assert (later.usage.retries, later.budget.spent == pytest.approx(220)) == (2, not sent)
+
+
+def test_tries_after_429_span_more_than_the_minute_that_limits_are_counted_by(
+    server: FakeEndpoint, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vista_local.endpoint.FIRST_WAIT_LIMITED", FIRST_WAIT_LIMITED)
+    monkeypatch.setattr(random, "uniform", lambda least, most: least)
+    server.script = fails_first(99, lambda h: h.send(429, {"error": {"message": "tokens per minute"}}))
+    endpoint = connect()
+    waits: list[float] = []
+    monkeypatch.setattr(endpoint.stop, "sleep", waits.append)
+    with pytest.raises(EndpointError, match=r"too many requests \(429\).*\(7 times\)"):
+        endpoint.complete("verify", VERIFY)
+    assert len(waits) == 6 and 60 < sum(waits) < 120
 
 
 def test_a_missing_key_names_the_variable_and_sends_nothing(
@@ -226,8 +379,19 @@ def test_a_model_that_ignores_the_format_ends_the_run_early(server: FakeEndpoint
     many = ClassifyRequest(REQUEST.prefix, tuple(f"claim {n}" for n in range(UNREADABLE_AT_FIRST - 1)))
     teacher.classify("verify", [many])  # too few to judge by
     assert teacher.generate("decompose", [Prompt("", "Reply:\nIt is old.")])[0].unscored is None
-    with pytest.raises(VistaError, match=r"none of its first 21 answers to verify could be read .*'Sure! What a love"):
+    with pytest.raises(VistaError, match=r"none of its first 20 answers to verify could be read .*'Sure! What a love"):
         teacher.classify("verify", [REQUEST])
+
+
+def test_a_model_that_ignores_the_format_is_not_asked_to_a_batchs_end(server: FakeEndpoint, backend: Any) -> None:
+    server.answer = lambda body: "Sure!"
+    many = ClassifyRequest(REQUEST.prefix, tuple(f"claim {n}" for n in range(200)))
+    teacher = backend(concurrency=4)
+    with pytest.raises(VistaError, match="none of its first 20 answers to verify"):
+        teacher.classify("verify", [many])
+    teacher.close()
+    # Each is asked twice; when the twentieth was read, three more were under way.
+    assert 2 * UNREADABLE_AT_FIRST <= server.calls <= 2 * UNREADABLE_AT_FIRST + 2 * 3
 
 
 def test_a_model_that_has_answered_once_may_fail_later(server: FakeEndpoint, backend: Any) -> None:

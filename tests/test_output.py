@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from vista_local.cli import app
 from vista_local.config import ScoreConfig, load_config
 from vista_local.errors import InputError, VistaError
 from vista_local.files import whole_file
@@ -18,6 +20,7 @@ from vista_local.schema import (
     ClaimResult,
     Conversation,
     ConversationResult,
+    Corrected,
     Evidence,
     GivenClaim,
     Role,
@@ -198,6 +201,59 @@ def test_the_run_id_depends_on_settings_and_models_alone() -> None:
         run_record(ScoreConfig(), {**models, "base_sha256": "cd"}),
     ]
     assert len({same["id"], *(r["id"] for r in others)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong", "message"),
+    [
+        ('"id": "x"', '"id": 5', "field 'id': text is expected, not 5"),
+        ('"text": "a"', '"text": 7', "field 'text': text is expected, not 7"),
+        ('"probs": {"VERIFIED": 0.5}', '"probs": null', "field 'probs': an object of numbers is expected, not null"),
+        ('"VERIFIED": 0.5', '"VERIFIED": NaN', "field 'VERIFIED': a number is expected, not NaN"),
+        ('"VERIFIED": 0.5', '"VERIFIED": "half"', "field 'VERIFIED': a number"),
+        ('"VERIFIED": 0.5', '"VERIFIED": true', "field 'VERIFIED': a number"),
+        ('"VERIFIED": 0.5', f'"VERIFIED": 1{"0" * 400}', "OverflowError"),
+        ('"label": "VERIFIED"', '"label": []', "not a valid Label"),
+        ('"status": "scored"', '"status": 1', "not a valid TurnStatus"),
+        ('"index": 1', '"index": -1', "field 'index': a whole number from 0 on is expected, not -1"),
+        ('"index": 1', '"index": true', "field 'index'"),
+        ('"windows": 2', '"windows": 2.5', "field 'windows'"),
+        ('"recomputed": 0', '"recomputed": null', "field 'recomputed'"),
+        ('"reviewed": true', '"reviewed": 1', "field 'reviewed': true or false is expected, not 1"),
+        ('"notes": ["n"]', '"notes": "n"', "field 'notes': a list of texts is expected, not 'n'"),
+        ('"notes": ["n"]', '"notes": [1]', "field 'notes': a list of texts is expected, not 1"),
+        ('"unscored": "u"', '"unscored": 3', "field 'unscored': text"),
+        ('"memory": [[-1, 0]]', '"memory": [[-1, "0"]]', "field 'memory': a list of pairs"),
+        ('"memory": [[-1, 0]]', '"memory": [3]', "field 'memory': a list of pairs"),
+        ('"sentence": 4', '"sentence": "4"', "field 'sentence': a whole number"),
+        ('"sentence": 4', '"sentence": -4', "field 'sentence': a whole number"),
+        ('"source": "reference"', '"source": 1', "field 'source': reference, memory or background"),
+        ('"score": 0.75', '"score": null', "field 'score': a number"),
+        ('"action": "edit"', '"action": "undo"', "field 'action': label, edit, split or add is expected, not 'undo'"),
+        ('"text": "was"', '"text": {}', "field 'text': text is expected, not an object"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_name(found: str, wrong: str, message: str) -> None:
+    claim = ClaimResult(
+        "a", V, {"VERIFIED": 0.5}, None, (Evidence("reference", 0.75, 4),), corrected=Corrected("edit", "was", V)
+    )
+    turn = TurnResult(1, TurnStatus.SCORED, (claim,), (), ("n",), 2, memory=((-1, 0),), unscored="u", reviewed=True)
+    line = result_line(ConversationResult("x", (turn,)), RUN)
+    assert parse_result_line(line).turns == (turn,)
+    assert line.count(found) >= 1
+    with pytest.raises(InputError, match=r"^out, line 1: not a result line: ") as caught:
+        parse_result_line(line.replace(found, wrong, 1), "out, line 1")
+    assert message in str(caught.value)
+
+
+def test_show_says_which_line_holds_no_result(tmp_path: Path) -> None:
+    turn = TurnResult(0, TurnStatus.SCORED, (ClaimResult("a", V, {"VERIFIED": 0.5}),))
+    line = result_line(ConversationResult("x", (turn,)), RUN)
+    path = tmp_path / "out.jsonl"
+    path.write_text(line + "\n" + line.replace('{"VERIFIED": 0.5}', "null") + "\n", encoding="utf-8")
+    result = CliRunner().invoke(app, ["show", str(path)])
+    assert result.exit_code == 2
+    assert "line 2: not a result line: " in " ".join(result.stderr.split())
 
 
 def test_a_line_that_is_nested_too_deeply_is_one_sentence() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,11 +18,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import BatchSensitive, talks
 
+from vista_local import output as result_output
+from vista_local.cli import _say_stopping
 from vista_local.config import ScoreConfig
 from vista_local.errors import InputError, VistaError
-from vista_local.output import parse_result_line
+from vista_local.output import parse_result_line, run_record
 from vista_local.pipeline import Pipeline
-from vista_local.runner import OutputFile, score_to_file, shard_sizes, shards, stop_between_shards, whole_shards
+from vista_local.runner import (
+    OutputFile,
+    _Stopped,
+    score_to_file,
+    shard_sizes,
+    shards,
+    stop_between_shards,
+    whole_shards,
+)
 from vista_local.schema import Conversation
 
 UNHURRIED = settings(max_examples=50, deadline=None)
@@ -67,11 +78,12 @@ def test_whole_shards_are_the_last_boundary_not_past_the_lines(lines: int, size:
 
 def test_batches_never_cross_shards(tmp_path: Path) -> None:
     backend = BatchSensitive()
-    assert run(tmp_path / "out.jsonl", talks(11), 4, backend=backend)
+    assert run(tmp_path / "out.jsonl", talks(12), 4, backend=backend)
     assert [sorted({int(claim.split()[1]) for claim in batch}) for batch in backend.batches] == [
-        [0, 1, 2, 3], [1, 2], [2],
-        [4, 5, 6, 7], [4, 5, 7], [5],
-        [8, 9, 10], [8, 10], [8],
+        [0],
+        [1, 2, 3, 4], [1, 2, 4], [2],
+        [5, 6, 7, 8], [5, 7, 8], [5, 8],
+        [9, 10, 11], [10, 11], [11],
     ]  # fmt: skip
 
 
@@ -96,8 +108,8 @@ def test_results_are_on_disk_and_synced_shard_by_shard(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "fsync", fsync)
     run(path, talks(5), 2, on_results=lambda results: handed.append(len(results)))
-    assert synced == [2, 4, 5]
-    assert handed == [2, 2, 1]
+    assert synced == [1, 3, 5]
+    assert handed == [1, 2, 2]
 
 
 # --- resuming
@@ -154,27 +166,49 @@ def test_a_file_cut_around_a_line_end_resumes_to_the_same_bytes(
     ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
     for number, end in enumerate(ends):
         path = tmp_path / f"{number}.jsonl"
-        path.write_bytes(content[: end + away])
+        path.write_bytes(content[: end + away] if away <= 0 or number < len(ends) - 1 else content)
         run(path, talks(15), 4, resume=True)
         assert path.read_bytes() == content
 
 
 def test_resuming_scores_only_what_is_missing(finished: dict[int, bytes], tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    path.write_bytes(b"".join(finished[4].splitlines(keepends=True)[:9]))
+    path.write_bytes(b"".join(finished[4].splitlines(keepends=True)[:8]))
     backend = BatchSensitive()
     run(path, talks(15), 4, resume=True, backend=backend)
-    assert min(int(claim.split()[1]) for batch in backend.batches for claim in batch) == 8
+    assert min(int(claim.split()[1]) for batch in backend.batches for claim in batch) == 5
 
 
-def test_resuming_a_finished_run_of_whole_shards_scores_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [8, 9, 10])
+def test_resuming_a_finished_run_scores_nothing(tmp_path: Path, number: int) -> None:
     path = tmp_path / "out.jsonl"
-    run(path, talks(8), 4)
+    run(path, talks(number), 4)
     content = path.read_bytes()
-    backend = BatchSensitive()
-    assert run(path, talks(8), 4, resume=True, backend=backend)
-    assert backend.calls == []
-    assert path.read_bytes() == content
+    for tail in (b"", b'{"schema": "vi'):
+        path.write_bytes(content + tail)
+        backend = BatchSensitive()
+        assert run(path, talks(number), 4, resume=True, backend=backend)
+        assert backend.calls == []
+        assert path.read_bytes() == content
+
+
+def test_nothing_finished_is_dropped_before_its_shard_is_written_again(
+    finished: dict[int, bytes], tmp_path: Path
+) -> None:
+    """Three lines of a shard of four were there: whoever stops the resumed run in that shard finds them still."""
+    path = tmp_path / "out.jsonl"
+    kept = b"".join(finished[4].splitlines(keepends=True)[:8])
+    path.write_bytes(kept)
+
+    class Stopped(BatchSensitive):
+        def classify(self, *arguments: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(path, talks(15), 4, resume=True, backend=Stopped())
+    assert path.read_bytes() == kept
+    assert run(path, talks(15), 4, resume=True)
+    assert path.read_bytes() == finished[4]
 
 
 def test_resume_without_a_file_starts_one(finished: dict[int, bytes], tmp_path: Path) -> None:
@@ -210,7 +244,8 @@ def test_the_file_of_another_run_is_refused_and_left_alone(finished: dict[int, b
 
 
 @pytest.mark.parametrize(
-    "line", [b"notes\n", b"[1]\n", b'{"id": "c0"}\n', b'{"id": "c0", "run": "x"}\n', b"\xff\n", b"\n"]
+    "line",
+    [b"notes\n", b"[" * 100_000 + b"\n", b"[1]\n", b'{"id": "c0"}\n', b'{"id": "c0", "run": "x"}\n', b"\xff\n", b"\n"],
 )
 def test_a_file_that_holds_something_else_is_refused_and_left_alone(
     finished: dict[int, bytes], tmp_path: Path, line: bytes
@@ -221,6 +256,21 @@ def test_a_file_that_holds_something_else_is_refused_and_left_alone(
     with pytest.raises(VistaError, match="line 2: not a result line; nothing was changed"):
         run(path, talks(15), 4, resume=True)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"notes", b'{"id": "c0"}', b'{"schema": "vista-local/2", "id": "c0"', b"\xff"])
+def test_a_file_without_line_end_is_no_torn_result_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(VistaError, match="line 1: not a result line; nothing was changed"):
+        run(path, talks(3), 4, resume=True)
+    assert path.read_bytes() == content
+
+
+def test_a_file_of_another_shard_layout_is_of_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run_record(ScoreConfig(), {})
+    monkeypatch.setattr(result_output, "SHARD_GROWTH", 2)
+    assert run_record(ScoreConfig(), {})["id"] != before["id"]
 
 
 def test_a_second_writer_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
@@ -241,7 +291,7 @@ def test_a_refused_file_is_not_kept_locked(finished: dict[int, bytes], tmp_path:
     with pytest.raises(VistaError, match="exists") as refusal:  # keeps the failed object alive by its traceback
         OutputFile(path, RUN, 4, resume=False)
     with OutputFile(path, RUN, 4, resume=True) as output:
-        assert len(output.kept) == 12
+        assert (len(output.kept), len(output.rest)) == (13, 2)
     assert refusal.value
 
 
@@ -281,6 +331,7 @@ def test_resume_knows_its_input_by_more_than_ids(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"conversation 1 \('c0é'\) was scored with other turns"):
         run(path, other, 4, resume=True)
     assert path.read_bytes() == before
+    assert len(before.splitlines()) == 4
     stripped = [{k: v for k, v in json.loads(line).items() if k != "input_sha256"} for line in before.splitlines()]
     path.write_text("".join(json.dumps(line) + "\n" for line in stripped), encoding="utf-8")
     assert run(path, talks(8), 4, resume=True), "files of versions without a digest are known by their ids"
@@ -303,14 +354,114 @@ def test_a_signal_stops_the_run_after_its_shard(
     finished: dict[int, bytes], tmp_path: Path, sign: signal.Signals
 ) -> None:
     path = tmp_path / "out.jsonl"
-    assert run(path, talks(15), 4, on_results=lambda _: signal.raise_signal(sign)) is False
-    assert path.read_bytes() == b"".join(finished[4].splitlines(keepends=True)[:4])
+    read: list[Conversation] = []
+
+    def reading() -> Iterable[Conversation]:
+        for conversation in talks(15):
+            read.append(conversation)
+            yield conversation
+
+    assert run(path, reading(), 4, on_results=lambda _: signal.raise_signal(sign)) is False
+    assert path.read_bytes() == finished[4].splitlines(keepends=True)[0]
+    assert len(read) == 1, "what comes next may be a pipe that nothing comes from"
     assert run(path, talks(15), 4, resume=True) is True
     assert path.read_bytes() == finished[4]
 
 
 def test_a_signal_in_the_last_shard_ends_a_finished_run(tmp_path: Path) -> None:
-    assert run(tmp_path / "out.jsonl", talks(4), 4, on_results=lambda _: signal.raise_signal(signal.SIGTERM)) is True
+    def stop(results: Any) -> None:
+        if len(results) == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    assert run(tmp_path / "out.jsonl", talks(4), 4, on_results=stop) is True
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_that_waits_for_input(
+    finished: dict[int, bytes], tmp_path: Path, sign: signal.Signals
+) -> None:
+    path = tmp_path / "out.jsonl"
+    waiting, writing = os.pipe()
+    done = threading.Event()
+
+    def interrupt() -> None:
+        done.wait(0.3)
+        signal.pthread_kill(threading.main_thread().ident, sign)  # type: ignore[arg-type]
+        done.wait(30)
+        os.close(writing)  # the reader that wasn't interrupted reads on
+
+    def piped() -> Iterable[Conversation]:
+        yield from talks(3)
+        thread.start()
+        os.read(waiting, 1)
+        raise AssertionError("read on")
+
+    thread = threading.Thread(target=interrupt)
+    try:
+        assert run(path, piped(), 4) is False
+    finally:
+        done.set()
+        thread.join()
+        os.close(waiting)
+    assert path.read_bytes() == finished[4].splitlines(keepends=True)[0]
+
+
+def test_a_run_stopped_while_it_reads_leaves_whole_lines_and_all_of_them(
+    finished: dict[int, bytes], tmp_path: Path
+) -> None:
+    """The summary of a stopped run is made from the file."""
+    path = tmp_path / "out.jsonl"
+    whole = b"".join(finished[4].splitlines(keepends=True)[:8])
+    path.write_bytes(whole + finished[4].splitlines()[8][:-30])
+
+    def piped() -> Iterable[Conversation]:
+        yield from talks(7)
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("read on")
+
+    assert run(path, piped(), 4, resume=True) is False
+    assert path.read_bytes() == whole
+    assert run(path, talks(15), 4, resume=True)
+    assert path.read_bytes() == finished[4]
+
+
+def test_after_a_stop_nothing_is_read() -> None:
+    with stop_between_shards() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(_Stopped):
+            stop.read(iter(talks(3)), 1)
+
+
+@pytest.mark.parametrize("gone", ["none", "closed", "broken"])
+def test_a_stop_is_no_models_fault_where_standard_error_is_gone(
+    finished: dict[int, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    class Signalled(BatchSensitive):
+        def classify(self, *arguments: Any) -> Any:
+            signal.raise_signal(signal.SIGTERM)
+            return super().classify(*arguments)
+
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = os.fdopen(writing, "w")
+    if gone != "broken":
+        stream.close()
+    path = tmp_path / "out.jsonl"
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", None if gone == "none" else stream)
+        assert run(path, talks(15), 4, backend=Signalled(), on_stop=_say_stopping) is False
+    stream.close()
+    assert path.read_bytes() == finished[4].splitlines(keepends=True)[0]
+
+
+def test_a_message_that_cannot_be_written_does_not_undo_the_stop() -> None:
+    def broken() -> None:
+        raise BrokenPipeError
+
+    with stop_between_shards(broken) as asked:
+        with pytest.raises(BrokenPipeError):
+            signal.raise_signal(signal.SIGTERM)
+        assert asked()
 
 
 def test_a_second_interrupt_stops_at_once() -> None:

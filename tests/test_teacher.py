@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,25 @@ def test_an_unreadable_claim_list_leaves_the_turn_unscored(server: FakeEndpoint,
     assert score_conversation(result).totals.unscored_turns == 1
 
 
+def test_once_a_model_is_seen_to_ignore_the_format_no_conversation_goes_on(
+    server: FakeEndpoint, evaluator: Any
+) -> None:
+    def script(number: int, body: dict[str, Any], handler: Handler) -> bool:
+        if stage_of(body) == "decompose" and "The mill 0 " in body["messages"][-1]["content"]:
+            time.sleep(1)  # results come in order: the first conversation keeps the others' errors waiting
+        return False
+
+    server.script = script
+    server.answer = lambda body: "Sure!" if stage_of(body) == "verify" else usual_answer(body)
+    teacher = evaluator(concurrency=4)
+    with pytest.raises(VistaError, match="none of its first 20 answers to verify could be read"):
+        list(teacher.prompted.score_traced([parsed(talk(str(n))) for n in range(60)]))
+    teacher.close()
+    stages = server.stages()
+    # Seven claims a conversation: of the sixty, four hold twenty, and a few more were under way.
+    assert stages["verify"] <= 2 * 20 + 2 * 3 and stages["decompose"] <= 2 * 10
+
+
 def test_one_supporting_window_is_enough_beside_an_unreadable_one(server: FakeEndpoint, evaluator: Any) -> None:
     reference = "The tower is high. " + "Nothing else is known of it at all. " * 20
     turn = {"role": "assistant", "text": "The tower is high. It is red.", "reference": reference}
@@ -368,7 +388,7 @@ def test_score_stops_before_the_cost_is_passed_and_goes_on_from_the_cache(server
     refused(result, "--max-cost 0.95 could be passed", "kept", "--resume and a larger --max-cost")
     first = server.calls
     assert 0.5 < 0.011 * first <= 0.95
-    assert len(list(read_results(out))) == 4  # the first shard
+    assert len(list(read_results(out))) == 1 + 4  # the first two shards
     result, out = score(talks, "--max-cost", "9", "--resume", settings=settings)
     assert result.exit_code == 0, result.output
     assert len(list(read_results(out))) == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 import shutil
@@ -11,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from vista_local.adapters import PICKLES, read_manifest, refuse_remote_code, safetensors_files, sha256_file
 from vista_local.base import resolve_base
 from vista_local.errors import VistaError
+from vista_local.prompts import Prompt
+from vista_local.stages import ClassifyRequest
 
 PACKAGES = [Path(__file__).parent.parent / name for name in ("vista_local", "training")]
 
@@ -192,6 +197,15 @@ def test_damaged_and_foreign_models_are_one_sentence(folders: tuple[Path, Path],
     refused("tokenizer")
     (base / "model.safetensors").write_bytes((base / "model.safetensors").read_bytes()[:-100])
     refused(f"trained on a base with SHA-256 {manifest.base_sha256}")
+
+
+def test_weights_that_are_no_numbers_give_no_labels(folders: tuple[Path, Path]) -> None:
+    base, adapters = folders
+    path = adapters / "categorise" / "adapter_model.safetensors"
+    save_file({name: torch.full_like(w, math.nan) for name, w in load_file(path).items()}, path)
+    write_json(adapters / "categorise" / "manifest.json", adapter_sha256=sha256_file(path))
+    with pytest.raises(ValueError, match="the categorise adapter gives no number for its labels"):
+        load(base, adapters).classify("categorise", [ClassifyRequest(Prompt("s", "u Claim:"), ("a claim",))])
 
 
 def test_every_pickle_format_is_named() -> None:

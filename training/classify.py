@@ -207,11 +207,12 @@ def train(config: TrainConfig, out: Path) -> dict[str, Any]:
     batches_a_step = processes() * config.gradient_accumulation_steps
     planned = math.ceil(round(config.epochs * len(sampler)) / batches_a_step)
     steps = config.max_steps if config.max_steps > 0 else planned
-    print(
-        f"{config.stage}: {len(samples)} turns, {sum(len(s.labels) for s in samples)} claims, "
-        f"{sum(lengths)} tokens, {len(sampler)} batches an epoch, {steps} steps, {dtype} on {device}",
-        flush=True,
-    )
+    if is_first_process():
+        print(
+            f"{config.stage}: {len(samples)} turns, {sum(len(s.labels) for s in samples)} claims, "
+            f"{sum(lengths)} tokens, {len(sampler)} batches an epoch, {steps} steps, {dtype} on {device}",
+            flush=True,
+        )
     arguments = TrainingArguments(
         output_dir=str(out),
         max_steps=steps,

@@ -5,6 +5,11 @@ it like any other data, and in `trace` what made it: on each turn the memory tha
 call with its raw answers, on the conversation the run, the prompts' versions and digests. Lines are in
 the order of the input, synced one by one; running the command again goes on where it stopped, and
 answers that were paid for come from the cache.
+
+Exit codes: 0, every conversation has its trace; 2, input, settings or endpoint can't be used, or the disk is full
+(finished conversations are kept); 3, done, but conversations failed: their traces have an `error` and are no
+examples for training; 130, stopped. A failed conversation is not asked about again by itself: delete its line and
+those after it, and run the command again. What the teacher answered comes from the cache.
 """
 
 from __future__ import annotations
@@ -148,6 +153,8 @@ class TraceFile:
         path: the file; what an interrupted write left at its end is dropped.
         run: the run record; lines that are there must carry the same one.
 
+    `kept` are the ids of the conversations in it, `failed` the numbers of the lines with an `error`.
+
     Raises:
         VistaError: the file can't be written, is in use, or holds something else; nothing is changed then.
     """
@@ -157,6 +164,7 @@ class TraceFile:
 
     def __post_init__(self) -> None:
         self.kept: list[str] = []
+        self.failed: list[int] = []
         self._end = 0  # where the last whole line ends
         try:
             self._stream: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 - closed by `close`
@@ -184,8 +192,8 @@ class TraceFile:
             where = f"{self.path}, line {number}"
             try:
                 record = json.loads(line)
-                identifier, run_id = record["id"], record["trace"]["run"]["id"]
-            except (ValueError, KeyError, TypeError) as error:
+                _, run_id = record["id"], record["trace"]["run"]["id"]
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise InputError("no trace; nothing was changed", where) from error
             check_trace(record, where)
             if run_id != self.run["id"]:
@@ -194,9 +202,14 @@ class TraceFile:
                     "versions); choose another output file",
                     where,
                 )
-            self.kept.append(identifier)
+            self._note(record)
             end += len(line)
         return end
+
+    def _note(self, record: dict[str, Any]) -> None:
+        self.kept.append(record["id"])
+        if "error" in record:
+            self.failed.append(len(self.kept))
 
     def append(self, record: dict[str, Any]) -> None:
         """Write a line and wait until it is on disk.
@@ -215,6 +228,7 @@ class TraceFile:
                 f"{self.path}: {error.strerror}; finished conversations are kept, run again{room}"
             ) from error
         self._end += len(data)
+        self._note(record)
 
     def close(self) -> None:
         """Release the file; an empty one is taken away again."""
@@ -256,7 +270,6 @@ def collect(evaluator: TeacherEvaluator, conversations: Iterable[Conversation], 
             out.append(trace_record(conversation, scored, out.run, evaluator.teacher.prices))
             turns = scored.result.turns
             unscored += sum((t.unscored is not None) + sum(c.unscored is not None for c in t.claims) for t in turns)
-            out.kept.append(conversation.id)
     return unscored
 
 
@@ -282,7 +295,12 @@ def main(
         bool, typer.Option("--dry-run", help="only estimate calls, tokens and cost; no connection")
     ] = False,
 ) -> None:
-    """Have a teacher score INPUT and keep prompts, answers, claims, labels and memory for training."""
+    """Have a teacher score INPUT and keep prompts, answers, claims, labels and memory for training.
+
+    Exit codes: 0, every conversation has its trace; 2, input, settings or endpoint can't be used, or the disk is full
+    (the message says what to do); 3, done, but conversations failed (their traces have an "error"); 130, stopped by
+    Ctrl-C, go on with the same command.
+    """
     with user_errors():
         settings = load_teacher(teacher)
         overrides: dict[str, Any] = {} if context is None else {"context": context}
@@ -321,6 +339,13 @@ def main(
         note = f", {unscored} claims or turns unscored" if unscored else ""
         kept = counted(len(out.kept), "conversation")
         _note(f"{kept} in {output} ({earlier} from earlier runs){note}; {evaluator.usage()}")
+        if out.failed:
+            _note(
+                f"{counted(len(out.failed), 'conversation')} failed: an 'error' in {output}, the first in line "
+                f"{out.failed[0]}; to try again, delete that line and all after it and run the same command: what the "
+                "teacher answered comes from the cache"
+            )
+            raise typer.Exit(3)
 
 
 def _note(message: str) -> None:

@@ -16,10 +16,9 @@ from typing import Annotated, Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from pydantic import Field, TypeAdapter, ValidationError
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-from training.hardware import DTYPES, four_bits, local_device
+from training.hardware import DTYPES, four_bits, is_first_process, local_device
 from vista_local.adapters import STAGES, refuse_remote_code, sha256_file
 from vista_local.base import resolve_base
 from vista_local.chat import ChatEncoder
@@ -238,7 +237,7 @@ def reading(what: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise  # says nothing about the files
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError, SafetensorError) as error:
+    except Exception as error:  # tokenizers raises plain ones, huggingface_hub and safetensors their own
         raise VistaError(f"{what} can't be read: {_first_line(error)}") from error
 
 
@@ -314,7 +313,7 @@ class ProgressLog(TrainerCallback):
         self.started = time.time()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        if logs and "loss" in logs:
+        if logs and "loss" in logs and is_first_process():
             print(
                 f"step {state.global_step}/{state.max_steps} loss {float(logs['loss']):.4f} "
                 f"lr {float(logs.get('learning_rate', 0)):.2e} minutes {(time.time() - self.started) / 60:.1f}",

@@ -88,11 +88,12 @@ def train(config: TrainConfig, out: Path) -> dict[str, Any]:
         compile_decoder_layers(peft_model)
     steps_an_epoch = -(-len(samples) // (config.batch_size * processes() * config.gradient_accumulation_steps))
     steps = config.max_steps if config.max_steps > 0 else round(config.epochs * steps_an_epoch)
-    print(
-        f"decompose: {len(samples)} pairs, {sum(lengths)} tokens, longest {max(lengths)}, {steps} steps, "
-        f"{dtype} on {device}",
-        flush=True,
-    )
+    if is_first_process():
+        print(
+            f"decompose: {len(samples)} pairs, {sum(lengths)} tokens, longest {max(lengths)}, {steps} steps, "
+            f"{dtype} on {device}",
+            flush=True,
+        )
     arguments = SFTConfig(
         output_dir=str(out),
         max_steps=steps,

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,7 +72,7 @@ def load_records(path: Path) -> list[dict[str, Any]]:
     try:
         with open(path, encoding="utf-8") as lines:
             return [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"can't be read: {error}", str(path)) from error
 
 
@@ -104,6 +105,21 @@ def diluted(records: Sequence[dict[str, Any]], path: Path, sentences: int) -> li
             turns.append(turn)
         result.append({**conversation, "turns": turns})
     return result
+
+
+def check_writable(target: Path) -> None:
+    """Whether a file can be written at `target`: asked before hours of measuring, by writing beside it.
+
+    Raises:
+        VistaError: it can't.
+    """
+    if target.is_dir():
+        raise VistaError(f"{target}: is a folder; give a file name")
+    try:
+        with tempfile.TemporaryFile(dir=target.parent) as probe:
+            probe.write(b"x")
+    except OSError as error:
+        raise VistaError(f"{target}: cannot be written: {error.strerror}") from error
 
 
 class WholeTurns:
@@ -233,10 +249,11 @@ def main(
         if limit is not None and out is None:
             raise VistaError("--limit needs --out: figures of a part don't go beside those of whole sets")
         folder = adapters_dir(adapters)
+        target = out or folder / "evaluation.json"
+        check_writable(target)
         evaluator = Evaluator.from_pretrained(folder, threads=threads)
         backend = evaluator.backend if remember is None else RememberingBackend(evaluator.backend, remember)
         described = backend.describe()
-        target = out or folder / "evaluation.json"
         report: dict[str, Any] = {}
         if target.is_file():
             report = json.loads(target.read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,18 @@ CODE_CARRIERS = (
 
 
 def sha256_file(path: str | Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
+    """SHA-256 of a file's bytes, in hex.
+
+    Raises:
+        VistaError: it can't be read.
+    """
     digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
+    try:
+        with open(path, "rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise VistaError(f"{path}: cannot be read: {error.strerror or error}") from error
     return digest.hexdigest()
 
 
@@ -130,27 +138,59 @@ def write_manifest(folder: str | Path, manifest: AdapterManifest) -> None:
     (Path(folder) / MANIFEST_NAME).write_text(text, encoding="utf-8")
 
 
+def _check_values(manifest: AdapterManifest, path: Path) -> None:
+    """Refuse values that a run would hang on or divide by.
+
+    Raises:
+        VistaError: names the field, what was found and what is accepted.
+    """
+
+    def finite(value: object) -> bool:
+        try:
+            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        except OverflowError:  # an integer that no float can hold
+            return False
+
+    def refuse(name: str, value: object, accepted: str) -> None:
+        raise VistaError(f"{path}: field {name!r}: {value!r}; accepted: {accepted}")
+
+    # A limit of 0 tokens would be cut into pieces for ever.
+    limit = "chunk_tokens" if manifest.stage == "decompose" else "max_reference_tokens"
+    value = getattr(manifest, limit)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        refuse(limit, value, "a number of tokens from 1 on")
+    words = manifest.label_words
+    if not isinstance(words, dict) or not all(isinstance(w, str) and w and w.isprintable() for w in words.values()):
+        refuse("label_words", words, "an object of words")
+    heat, bias = manifest.calibration.temperature, manifest.calibration.bias
+    if not finite(heat) or heat <= 0:
+        refuse("calibration.temperature", heat, "a number above 0")
+    if not isinstance(bias, dict) or not all(map(finite, bias.values())):
+        refuse("calibration.bias", bias, "an object of numbers")
+
+
 def read_manifest(folder: str | Path) -> AdapterManifest:
     """Read and check the manifest of an adapter folder.
 
     Raises:
-        VistaError: there is none, it is no JSON, a field is unknown or missing, the weights differ
+        VistaError: there is none, it is no JSON, a field is unknown, missing or out of range, the weights differ
             from its hash, or the folder could run code: weights as pickles only, a configuration that
             names code.
     """
     path = Path(folder) / MANIFEST_NAME
-    if not path.is_file():
-        raise VistaError(f"{folder}: no {MANIFEST_NAME}; this is no vista-local adapter folder")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.get("schema") != MANIFEST_SCHEMA:
             raise VistaError(f"{path}: schema {data.get('schema')!r}; accepted: {MANIFEST_SCHEMA}")
         data["calibration"] = Calibration(**data.get("calibration", {}))
         manifest = AdapterManifest(**data)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise VistaError(f"{folder}: no {MANIFEST_NAME}; this is no vista-local adapter folder") from error
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise VistaError(f"{path}: not a readable manifest: {error}") from error
     if manifest.stage not in STAGES:
         raise VistaError(f"{path}: stage {manifest.stage!r}; accepted: {', '.join(STAGES)}")
+    _check_values(manifest, path)
     weights = Path(folder) / "adapter_model.safetensors"
     if not weights.is_file():
         safetensors_files(folder)  # where there are pickles only, they are named

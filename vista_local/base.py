@@ -290,7 +290,7 @@ def _move_in(new: Path, target: Path, work: Path) -> None:
 def _read_marker(folder: Path) -> dict[str, object] | None:
     try:
         marker = json.loads((folder / MARKER_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return marker if isinstance(marker, dict) and marker.get("schema") == MARKER_SCHEMA else None
 
@@ -303,14 +303,17 @@ def _looks_complete(folder: Path) -> bool:
     files = marker.get("files")
     if not isinstance(files, dict) or WEIGHTS_NAME not in files:
         return False
-    return all((folder / n).is_file() and (folder / n).stat().st_size == size for n, size in files.items())
+    try:
+        return all((folder / n).is_file() and (folder / n).stat().st_size == size for n, size in files.items())
+    except OSError:
+        return False
 
 
 def _is_complete(folder: Path) -> bool:
     """Whether the folder holds the default base, weights hashed."""
     try:
         return _looks_complete(folder) and sha256_file(folder / WEIGHTS_NAME) == SAFETENSORS_SHA256
-    except OSError:
+    except VistaError:  # its weights can't be read
         return False
 
 
@@ -338,13 +341,13 @@ def resolve_base(name: str | None = None) -> Path:
     """
     if name is None:
         folder = default_base_dir()
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise VistaError(f"the default base isn't on this disk ({folder}); fetch it once with: {FETCH_COMMAND}")
         if not _looks_complete(folder):
             raise VistaError(f"{folder}: the default base is incomplete; fetch it again with: {FETCH_COMMAND}")
         return folder
     folder = Path(os.path.expanduser(name))
-    if name and folder.is_dir():
+    if name and os.path.isdir(folder):  # pathlib's own raises an error for a name that is too long
         _check_folder(folder)
         return folder
     if not HUB_ID.fullmatch(name):
@@ -377,13 +380,13 @@ def _check_folder(folder: Path) -> None:
         VistaError: it can't; the message says what is missing.
     """
     safetensors_files(folder)
-    if not (folder / "config.json").is_file():
+    if not os.path.isfile(folder / "config.json"):
         raise VistaError(f"{folder}: no config.json; this is no model folder")
     tokenizers = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-    if not any((folder / name).is_file() for name in tokenizers):
+    if not any(os.path.isfile(folder / name) for name in tokenizers):
         raise VistaError(f"{folder}: no tokenizer; looked for {', '.join(tokenizers)}")
     refuse_remote_code(folder)
-    missing = [name for name in _shards(folder) if not (folder / name).is_file()]
+    missing = [name for name in _shards(folder) if not os.path.isfile(folder / name)]
     if missing:
         raise VistaError(f"{folder}: {len(missing)} weight files are missing, the first is {missing[0]}")
 
@@ -394,8 +397,11 @@ def _shards(folder: Path) -> list[str]:
     if not index.is_file():
         return []
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a weight file's name is no text")
+        return sorted(names)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise VistaError(f"{index}: not a readable index: {error!r}") from error
 
 

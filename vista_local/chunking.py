@@ -10,7 +10,13 @@ Count = Callable[[str], int]
 
 
 def split_long(sentence: str, limit: int, count: Count) -> list[str]:
-    """Cut a sentence of more than `limit` tokens at word boundaries (inside words as a last resort)."""
+    """Cut a sentence of more than `limit` tokens at word boundaries (inside words as a last resort).
+
+    Raises:
+        ValueError: `limit` is less than 1.
+    """
+    if limit < 1:
+        raise ValueError(f"pieces of {limit} tokens: at least 1 is needed")
     if count(sentence) <= limit:
         return [sentence]
     pieces: list[str] = []

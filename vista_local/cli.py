@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -212,6 +213,9 @@ def _score(
 
     if os.path.isdir(output) or str(output) == "-":
         raise VistaError(f"{output}: is {'a folder' if os.path.isdir(output) else 'no file'}; give a file name")
+    given = 0 if str(path) == "-" else path  # os.path takes a descriptor too
+    if os.path.exists(given) and os.path.exists(output) and os.path.samefile(given, output):
+        raise VistaError(f"{output}: is the input; results need a file of their own")
     if not resume and not (prompted and prompted["dry_run"]):
         refuse_existing(output)  # before the model is loaded; asked again once the file is locked
     started = time.monotonic()
@@ -271,7 +275,9 @@ def _score(
 
 def _say_stopping() -> None:
     # In a signal handler: no lock may be waited for, so this doesn't go through the console.
-    os.write(sys.stderr.fileno(), b"\nfinishing this shard; Ctrl-C again stops at once\n")
+    # Nor may it raise, into whatever is being computed: standard error may be gone.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.write(sys.stderr.fileno(), b"\nfinishing this shard; Ctrl-C again stops at once\n")
 
 
 def _summary_of_file(path: Path) -> Any:

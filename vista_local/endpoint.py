@@ -29,9 +29,20 @@ LABEL_STAGES = frozenset({"verify", "categorise"})
 
 #: Back-off without advice from the endpoint: it doubles from the first to the longest, seconds.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
+#: The first after a 429: limits count by the minute, so the six waits, half of each by chance, must span one.
+FIRST_WAIT_LIMITED = 2.0
+
+#: A server that takes no connection for so long isn't there, seconds.
+CONNECT_TIMEOUT = 10.0
 
 #: An endpoint that asks for a longer pause than this is out of reach for now, seconds.
 LONGEST_ADVISED_WAIT = 600.0
+
+#: Failures of the HTTP client after which nothing can have been sent.
+_UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+
+#: So many first characters of a key are told from other words, and are never shown.
+_KEY_PREFIX = 8
 
 # Reasoning opens on a line of its own; within a line it is a claim's words about the tag.
 _OPENED = re.compile(r"^[ \t]*<think>", re.MULTILINE)
@@ -164,6 +175,7 @@ class _Failure:
     wait: float | None = None
     charged: bool = False
     fatal: bool = False
+    limited: bool = False
 
 
 class _Unreadable(Exception):
@@ -201,7 +213,7 @@ class Endpoint:
             # What the environment says of OpenAI's own service is not for other servers.
             organization="",
             project="",
-            timeout=self.config.timeout,
+            timeout=openai.Timeout(self.config.timeout, connect=min(CONNECT_TIMEOUT, self.config.timeout)),
             max_retries=0,  # tried again here, where the limits see every try
             http_client=openai.DefaultHttpxClient(trust_env=False, proxy=self.config.proxy),
         )
@@ -273,7 +285,8 @@ class Endpoint:
         with self._lock:
             self.usage.retries += 1
         # Full jitter over the upper half: many threads that failed together shouldn't come back together.
-        wait = min(FIRST_WAIT * 2.0**tries, LONGEST_WAIT) * random.uniform(0.5, 1.0)
+        first = FIRST_WAIT_LIMITED if failure.limited else FIRST_WAIT
+        wait = min(first * 2.0**tries, LONGEST_WAIT) * random.uniform(0.5, 1.0)
         if failure.wait is not None:
             if failure.wait > LONGEST_ADVISED_WAIT:
                 raise EndpointError(
@@ -292,15 +305,13 @@ class Endpoint:
                 model=body["model"], messages=body["messages"], extra_body=rest
             )
             return self._reply(completion, messages, time.monotonic() - started)
-        except self._openai.APITimeoutError:
-            return _Failure(f"no answer within {self.config.timeout:g} seconds", charged=True)
         except self._openai.APIConnectionError as error:
             return self._connection_failure(error)
         except self._openai.APIStatusError as error:
             return self._status_failure(error)
         except (_Unreadable, ValueError, self._openai.APIError) as error:
             # ValueError: the client's own reading of a response that is no JSON.
-            return _Failure(f"a response that is no chat completion: {_short(error)}", charged=True)
+            return _Failure(f"a response that is no chat completion: {self._short(error)}", charged=True)
 
     def _connection_failure(self, error: Exception) -> _Failure:
         causes: list[BaseException] = [error]
@@ -309,15 +320,18 @@ class Endpoint:
         guarded = next((c for c in causes if isinstance(c, OfflineError)), None)
         if guarded is not None:
             return _Failure(str(guarded), fatal=True)
-        refused = any(type(c).__name__ == "ConnectError" for c in causes)
-        if refused:
+        timed_out = isinstance(error, self._openai.APITimeoutError)
+        if any(type(c).__name__ in _UNSENT for c in causes):
             # Before the first answer it is a wrong address or a server that isn't up, and waiting is no help.
-            return _Failure(f"can't be reached: {_short(causes[-1])}", fatal=not self._reached)
-        return _Failure(f"the connection broke: {_short(causes[-1])}", charged=True)
+            why = "it takes no connection" if timed_out else self._short(causes[-1])
+            return _Failure(f"can't be reached: {why}", fatal=not self._reached)
+        if timed_out:
+            return _Failure(f"no answer within {self.config.timeout:g} seconds", charged=True)
+        return _Failure(f"the connection broke: {self._short(causes[-1])}", charged=True)
 
     def _status_failure(self, error: Any) -> Reply | _Failure:
         status = int(error.status_code)
-        said = _short(error)
+        said = self._short(error)
         if status in (401, 403):
             variable = self.config.api_key_env
             whose = f"the key in {variable}" if variable else "a request without a key (api_key_env names none)"
@@ -327,7 +341,8 @@ class Endpoint:
         if status == 429:
             if getattr(error, "code", None) == "insufficient_quota":
                 return _Failure(f"the account's quota is used up (429): {said}", fatal=True)
-            return _Failure(f"too many requests (429): {said}", wait=_advised_wait(error.response.headers))
+            wait = _advised_wait(error.response.headers)
+            return _Failure(f"too many requests (429): {said}", wait=wait, limited=True)
         if status in (408, 409) or status >= 500:
             wait = _advised_wait(error.response.headers)
             return _Failure(f"the server failed ({status}): {said}", wait=wait)
@@ -339,18 +354,18 @@ class Endpoint:
         """A completion as a `Reply`. The client checks nothing, so everything is looked at here."""
         choices = getattr(completion, "choices", None)
         if not isinstance(choices, list) or not choices:
-            raise _Unreadable(_short(completion))
+            raise _Unreadable(self._short(completion))
         message = getattr(choices[0], "message", None)
         text = getattr(message, "content", None)
         finish = getattr(choices[0], "finish_reason", None)
         refusal = getattr(message, "refusal", None)
         if message is None or not isinstance(text, str | None) or not isinstance(finish, str | None):
-            raise _Unreadable(_short(completion))
+            raise _Unreadable(self._short(completion))
         declined = None
         if finish == "content_filter":
             declined = "the endpoint's content filter withheld the answer"
         elif isinstance(refusal, str) and refusal.strip():
-            declined = f"the model declined: {encodable(refusal.strip()[:200])}"
+            declined = f"the model declined: {self._short(refusal)}"
         usage = getattr(completion, "usage", None)
         prompt, answer = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
         said = [{"role": "assistant", "content": text or ""}]
@@ -367,13 +382,17 @@ class Endpoint:
         )
 
     def _redacted(self, text: str) -> str:
-        """Error texts of endpoints may repeat the key."""
-        return text.replace(self._key, "***") if self._key else text
+        """Error texts of endpoints may repeat the key, whole or cut off, as it is or escaped (JSON, repr)."""
+        if not self._key:
+            return text
+        beginning = self._key[:_KEY_PREFIX]
+        form = "".join(rf"\\*(?:{re.escape(c)}|u00(?i:{ord(c):02x}))" for c in beginning)
+        return re.sub(form + r"\S*" if len(beginning) == _KEY_PREFIX else form, "***", text)
 
-
-def _short(what: object) -> str:
-    text = encodable(" ".join(str(what).split())) or type(what).__name__
-    return text if len(text) <= 200 else text[:200] + "…"
+    def _short(self, what: object) -> str:
+        """A text for a message: redacted first, since a key that is cut in the middle would not be found."""
+        text = self._redacted(encodable(" ".join(str(what).split()))) or type(what).__name__
+        return text if len(text) <= 200 else text[:200] + "…"
 
 
 def _top_logprobs(choice: Any) -> tuple[tuple[tuple[str, float], ...], ...]:

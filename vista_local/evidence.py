@@ -5,6 +5,7 @@ Candidates are the best few by BM25; each is then judged alone, as if it were al
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,13 +13,19 @@ from vista_local.bm25 import bm25_scores
 from vista_local.labels import Label
 from vista_local.memory import BACKGROUND_TURN, Entry, Kind
 from vista_local.schema import Evidence
-from vista_local.text import split_sentences
+from vista_local.text import split_sentences, words
 
 #: Pieces that are judged for a claim, and pieces that a result names at most.
 CANDIDATES, NAMED = 8, 3
 
 #: Labels that something must support or refute; the others have no evidence.
 DECIDED_LABELS = frozenset({Label.VERIFIED, Label.CONTRADICTED})
+
+#: Runs of scripts that put no spaces between words: Thai and Lao, Burmese, Khmer, kana, and Chinese characters.
+_UNSPACED = re.compile(
+    "[\u0e01-\u0e4e\u0e81-\u0ece\u1000-\u1049\u1780-\u17d3\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+)
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,15 @@ def pieces(passages: Sequence[str], entries: Sequence[Entry]) -> list[Piece]:
     return [Piece(s, sentence=i) for i, s in enumerate(sentences)] + [Piece(e.text, entry=e) for e in entries]
 
 
+def _terms(text: str) -> list[str]:
+    """What pieces are compared by: words, and pairs of characters where a script has no spaces between words."""
+    pairs = [run[i : i + 2] for run in _UNSPACED.findall(text) for i in range(max(1, len(run) - 1))]
+    return words(_UNSPACED.sub(" ", text)) + pairs if pairs else words(text)
+
+
 def candidates(claim: str, among: Sequence[Piece], limit: int = CANDIDATES) -> list[int]:
     """Numbers of the pieces that are most like `claim` by BM25, best first, ties to the earlier."""
-    scores = bm25_scores([p.text for p in among], claim)
+    scores = bm25_scores([p.text for p in among], claim, _terms)
     return sorted(range(len(among)), key=lambda i: (-scores[i], i))[:limit]
 
 

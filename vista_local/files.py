@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from vista_local.errors import VistaError
+
+
+def check_writable(path: Path) -> None:
+    """Whether `whole_file` can write `path`: asked before the work whose result it is to hold.
+
+    Raises:
+        VistaError: it can't.
+    """
+    if os.path.isdir(path):
+        raise VistaError(f"{path}: is a folder; give a file name")
+    try:
+        with suppress(FileNotFoundError):
+            os.stat(path)  # knows names that are too long
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            probe.write(b"x")
+    except OSError as error:
+        raise VistaError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager

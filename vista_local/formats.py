@@ -111,9 +111,15 @@ class Notes:
     def finish(self) -> None:
         """Name the ignored fields, in one message."""
         if self._fields:
-            names = ", ".join(_SURROGATE.sub("\ufffd", name)[:60] for name in self._fields)
+            names = ", ".join(_plain(name) for name in self._fields)
             self._warn(f"ignored fields: {names}{' and more' if self._more_fields else ''}")
             self._fields.clear()
+
+
+def _plain(name: str) -> str:
+    """A field's name for a terminal: short, and quoted with escapes where it holds control characters."""
+    name = _SURROGATE.sub("\ufffd", name)[:60]
+    return name if name.isprintable() else repr(name)
 
 
 def role_table(extra: Mapping[str, str] | None = None) -> dict[str, Speaker]:
@@ -339,11 +345,17 @@ def _role_key(name: str) -> str:
 
 def found_fields(holder: JsonObject) -> str:
     """Field names for a message; few and short, since they are the user's."""
-    return "found " + (", ".join(repr(name[:40]) for name in list(holder)[:8]) or "no fields")
+    names = (repr(name[:40]) if isinstance(name, str) else show(name) for name in list(holder)[:8])
+    return "found " + (", ".join(names) or "no fields")
 
 
 def show(value: object) -> str:
     """A value for a message: never long, and never deep (a repr of nested lists could overflow the stack)."""
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else value[:57] + "...")
-    return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else json.dumps(value)
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    try:
+        return json.dumps(value)[:60]
+    except (TypeError, ValueError, RecursionError):  # from Python, not from JSON: bytes, a pandas Timestamp
+        return f"a value of type {type(value).__name__}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from vista_local import __version__
 from vista_local.config import ScoreConfig
 from vista_local.errors import InputError
+from vista_local.formats import show
 from vista_local.labels import Label
 from vista_local.readers import parse_conversation
 from vista_local.schema import (
@@ -30,6 +32,10 @@ from vista_local.schema import (
 )
 from vista_local.scoring import score_conversation
 
+#: How much larger a shard is than the one before it, from one conversation up to `shard_size`: a run's first
+#: result comes as soon as it can, and few shards are small.
+SHARD_GROWTH = 4
+
 
 def run_record(config: ScoreConfig, models: dict[str, Any]) -> dict[str, Any]:
     """Everything that a result depends on; `id` is a digest of the rest.
@@ -38,7 +44,8 @@ def run_record(config: ScoreConfig, models: dict[str, Any]) -> dict[str, Any]:
         config: the run's settings.
         models: `Backend.describe()`.
     """
-    record = {"vista_local": __version__, "config": config.model_dump(mode="json"), **models}
+    shards = {"shard_growth": SHARD_GROWTH}  # with `shard_size` it says where a resumed run begins
+    record = {"vista_local": __version__, "config": config.model_dump(mode="json"), **shards, **models}
     digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
     return {"id": digest, **record}
 
@@ -129,16 +136,17 @@ def parse_result_line(line: str, where: str = "") -> ConversationResult:
     """Read a result line back.
 
     Raises:
-        InputError: it is no result line of this schema.
+        InputError: it is no result line of this schema, or a field holds something of another type.
     """
     try:
         data = json.loads(line)
         if data.get("schema") != SCHEMA:
-            raise InputError(f"schema {data.get('schema')!r}; accepted: {SCHEMA}", where)
+            raise InputError(f"schema {show(data.get('schema'))}; accepted: {SCHEMA}", where)
         given = data.get("input")
         conversation = parse_conversation({"id": data["id"], **given}, where) if given is not None else None
-        return ConversationResult(data["id"], tuple(_turn(t) for t in data["turns"]), data.get("error"), conversation)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        turns = tuple(_turn(t) for t in _list(data, "turns", dict))
+        return ConversationResult(_text(data, "id"), turns, _text_or_none(data, "error"), conversation)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"not a result line: {error!r}", where) from error
 
 
@@ -158,32 +166,107 @@ def read_results(path: Path) -> Iterator[ConversationResult]:
 
 def _turn(data: dict[str, Any]) -> TurnResult:
     return TurnResult(
-        index=data["index"],
+        index=_count(data, "index"),
         status=TurnStatus(data["status"]),
-        claims=tuple(
-            ClaimResult(
-                c["text"],
-                Label(c["label"]) if c["label"] else None,
-                c["probs"],
-                c.get("unscored"),
-                tuple(Evidence(**e) for e in c["evidence"]),
-                _corrected(c.get("corrected")),
-            )
-            for c in data["claims"]
-        ),
-        unsupported_extraction=tuple(data["unsupported_extraction"]),
-        notes=tuple(data["notes"]),
-        windows=data["windows"],
-        chunks=data["chunks"],
-        omitted_memory=data["omitted_memory"],
-        memory=tuple((turn, claim) for turn, claim in data["memory"]),
-        unscored=data.get("unscored"),
-        recomputed=data.get("recomputed", 0),  # files from before it was counted
-        reviewed=data.get("reviewed", False),
+        claims=tuple(_claim_result(c) for c in _list(data, "claims", dict)),
+        unsupported_extraction=tuple(_list(data, "unsupported_extraction", str)),
+        notes=tuple(_list(data, "notes", str)),
+        windows=_count(data, "windows"),
+        chunks=_count(data, "chunks"),
+        omitted_memory=_count(data, "omitted_memory"),
+        memory=tuple(_place(pair) for pair in _list(data, "memory", list)),
+        unscored=_text_or_none(data, "unscored"),
+        recomputed=_count(data, "recomputed") if "recomputed" in data else 0,  # files from before it was counted
+        reviewed=_flag(data, "reviewed"),
     )
 
 
-def _corrected(data: dict[str, Any] | None) -> Corrected | None:
-    if data is None:
-        return None
-    return Corrected(data["action"], data["text"], Label(data["label"]) if data["label"] else None)
+def _claim_result(data: dict[str, Any]) -> ClaimResult:
+    probs = data["probs"]
+    if not isinstance(probs, dict):
+        raise _unexpected("probs", "an object of numbers", probs)
+    for name in probs:
+        _check_number(probs, name)
+    evidence = tuple(_evidence(e) for e in _list(data, "evidence", dict))
+    corrected = None if data.get("corrected") is None else _corrected(data["corrected"])
+    return ClaimResult(_text(data, "text"), _label(data), probs, _text_or_none(data, "unscored"), evidence, corrected)
+
+
+def _evidence(data: dict[str, Any]) -> Evidence:
+    if data["source"] not in ("reference", "memory", "background"):
+        raise _unexpected("source", "reference, memory or background", data["source"])
+    _check_number(data, "score")
+    _flag(data, "stated")
+    for name in ("sentence", "turn", "claim"):
+        if data.get(name) is not None:
+            _count(data, name)
+    return Evidence(**data)
+
+
+def _corrected(data: dict[str, Any]) -> Corrected:
+    if data["action"] not in ("label", "edit", "split", "add"):
+        raise _unexpected("action", "label, edit, split or add", data["action"])
+    return Corrected(data["action"], _text_or_none(data, "text"), _label(data))
+
+
+# ---- fields of a line, each of its type: what reads results doesn't look again
+
+
+_KINDS = {dict: "objects", str: "texts", list: "pairs"}
+
+
+def _unexpected(name: str, accepted: str, found: object) -> ValueError:
+    return ValueError(f"field {name!r}: {accepted} is expected, not {show(found)}")
+
+
+def _text(data: dict[str, Any], name: str) -> str:
+    if not isinstance(data[name], str):
+        raise _unexpected(name, "text", data[name])
+    return str(data[name])
+
+
+def _text_or_none(data: dict[str, Any], name: str) -> str | None:
+    return None if data.get(name) is None else _text(data, name)
+
+
+def _label(data: dict[str, Any]) -> Label | None:
+    return None if data["label"] is None else Label(data["label"])
+
+
+def _count(data: dict[str, Any], name: str) -> int:
+    if type(data[name]) is not int or data[name] < 0:
+        raise _unexpected(name, "a whole number from 0 on", data[name])
+    return int(data[name])
+
+
+def _flag(data: dict[str, Any], name: str) -> bool:
+    if not isinstance(data.get(name, False), bool):
+        raise _unexpected(name, "true or false", data[name])
+    return bool(data.get(name, False))
+
+
+def _list(data: dict[str, Any], name: str, kind: type) -> list[Any]:
+    """A list whose items are all of `kind`."""
+    accepted = f"a list of {_KINDS[kind]}"
+    if not isinstance(data[name], list):
+        raise _unexpected(name, accepted, data[name])
+    for item in data[name]:
+        if not isinstance(item, kind):
+            raise _unexpected(name, accepted, item)
+    return list(data[name])
+
+
+def _place(pair: list[Any]) -> tuple[int, int]:
+    """A turn and a claim of the store; background facts are of turn -1."""
+    turn, claim = pair
+    for number in pair:
+        if type(number) is not int:
+            raise _unexpected("memory", "a list of pairs of whole numbers", number)
+    return turn, claim
+
+
+def _check_number(data: dict[str, Any], name: str) -> None:
+    """NaN and its like, which Python's parser takes for JSON, are none."""
+    value = data[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _unexpected(name, "a number", value)

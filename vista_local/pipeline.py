@@ -41,6 +41,7 @@ from vista_local.stages import (
     undecided_categorise,
     undecided_verify,
 )
+from vista_local.text import counted
 
 
 @dataclass
@@ -89,6 +90,13 @@ def _distributions(rows: Sequence[Row], labels: int) -> tuple[list[list[float]],
     return found, said, reason
 
 
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: Python's own, a GPU's or a CPU tensor's, which torch reports as RuntimeErrors."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
 class Pipeline:
     """Scores shards of conversations with one backend and one configuration."""
 
@@ -125,9 +133,12 @@ class Pipeline:
             return self._score_together(shard)
         except VistaError:
             raise
-        except MemoryError as error:
-            raise VistaError(f"out of memory with {len(shard)} conversations a shard; try a smaller one") from error
         except Exception as error:
+            if _out_of_memory(error):
+                raise VistaError(
+                    f"out of memory with {counted(len(shard), 'conversation')} in the shard; a smaller --shard-size or "
+                    "--token-budget needs a new output file (finished lines stay readable)"
+                ) from error
             # Whatever comes out of a model's code: one conversation must not end a run over millions.
             if len(shard) == 1:
                 return [self._failed(shard[0], error)]

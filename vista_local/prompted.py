@@ -198,7 +198,7 @@ class TeacherEvaluator(Evaluator):
         self.endpoint = None if dry_run else Endpoint(self.teacher, self.cache, self.budget, self.stop)
         completer: Completer | None = self.estimator or self.endpoint
         assert completer is not None
-        backend = self._teacher_backend = OpenAIBackend(completer, self.teacher)
+        backend = self._teacher_backend = OpenAIBackend(completer, self.teacher, stop=self.stop)
         settings = config or ScoreConfig(context=self.teacher.context)
         self.prompted = PromptedPipeline(backend, settings, self.stop)
         super().__init__(backend, settings, self.prompted)

@@ -7,7 +7,7 @@ one form, since the form decides how turns without reference are taken.
 
 A fault of a *record* names its line (JSON Lines) or number (JSON array), counted from 1, and with
 `skip_bad` is counted while reading goes on. A fault of the *file* (missing, truncated, not text, a
-document that is not JSON) always ends the reading.
+document that is not JSON, a line or document that is too long to hold) always ends the reading.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ Source: TypeAlias = str | Path | IO[bytes] | IO[str]
 
 _SPACE = " \t\r\n"  # white space of JSON; str.strip() would take more
 _BLOCK = 1 << 16
+#: Longest line, and longest document over several lines, in bytes or characters: a small gzip file may unpack to more
+#: than memory holds.
+MAX_LINE, MAX_DOCUMENT = 1 << 28, 1 << 30
+#: Messages that are kept of records left out: a file may be broken in every line.
+SKIPPED_KEPT = 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _UTF32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 _FAULTS = (OSError, EOFError, ValueError, zlib.error)  # ValueError: a closed stream, a text stream's decoder
@@ -55,6 +60,29 @@ def parse_conversation(
     return convert(value, form, where, number, role_table(roles), Notes(lambda _: None))
 
 
+class Skipped:
+    """The records left out: their number is its length, the messages of the first few are its items."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._kept: list[str] = []
+
+    def add(self, message: str) -> None:
+        """Count a record; keep its message if it is one of the first few."""
+        self._number += 1
+        if len(self._kept) < SKIPPED_KEPT:
+            self._kept.append(message)
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> str:
+        return self._kept[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+
 class ConversationReader(Iterator[Conversation]):
     """The conversations of one source, in order, and what was noticed on the way.
 
@@ -65,11 +93,11 @@ class ConversationReader(Iterator[Conversation]):
         format: the form of the conversations; "auto" tells it from the first record.
         roles: role names beside the known ones, mapped to user, assistant, system or tool.
         on_warning: called with each warning, once a kind; the ignored fields are named at the end.
-        skip_bad: leave out broken records, with a message in `skipped` for each, and go on.
+        skip_bad: leave out broken records, counted in `skipped`, and go on.
 
     Attributes:
         name: the source, as messages name it.
-        skipped: a message for each record left out.
+        skipped: as many as records were left out, with the messages of the first few.
         warnings: what `on_warning` was called with.
 
     Raises:
@@ -88,7 +116,7 @@ class ConversationReader(Iterator[Conversation]):
         if format != "auto" and format not in list(Format):
             raise InputError(f"{format!r} is unknown; accepted: auto, {', '.join(Format)}", "format")
         self.name = _name(source)
-        self.skipped: list[str] = []
+        self.skipped = Skipped()
         self.warnings: list[str] = []
         self._form = None if format == "auto" else Format(format)
         self._roles = role_table(roles)
@@ -142,7 +170,7 @@ class ConversationReader(Iterator[Conversation]):
                 except InputError as error:
                     if not self._skip_bad:
                         raise
-                    self.skipped.append(str(error))
+                    self.skipped.add(str(error))
                 else:
                     yield conversation
         notes.finish()
@@ -191,12 +219,21 @@ def _records(lines: Iterator[str], name: str) -> Iterator[_Record]:
             if line.strip(_SPACE):
                 yield _Record(name, "line", index, text=line)
         return
-    value = _parse("".join(["\n" * blank, first, *lines]), name)
+    value = _parse(_document(itertools.chain([first], lines), name), name, before=blank)
     if isinstance(value, list) and not is_list_of_turns(value):
         for index, item in enumerate(value, 1):
             yield _Record(name, "record", index, value=item)
     else:
         yield _Record(name, "", 1, value=value)
+
+
+def _document(lines: Iterator[str], name: str) -> str:
+    text = io.StringIO(newline="")  # not a list: lines may be empty, and a billion of them
+    for line in lines:
+        text.write(line)
+        if text.tell() > MAX_DOCUMENT:
+            raise InputError(f"the document is longer than {_mib(MAX_DOCUMENT)}; write it as JSON Lines", name)
+    return text.getvalue()
 
 
 def _is_json_lines(first: str) -> bool:
@@ -219,14 +256,14 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
 
 
-def _parse(text: str, name: str, line: int | None = None) -> object:
-    """Parse a line (number `line`) or a whole document."""
+def _parse(text: str, name: str, line: int | None = None, before: int = 0) -> object:
+    """Parse a line (number `line`) or a whole document, which has `before` lines before it."""
     where = name if line is None else f"{name}, line {line}"
     try:
         # Without its end, a fault "at the end" would be placed on the next line.
         return _load(text.rstrip(_SPACE))
     except json.JSONDecodeError as error:
-        place = f"{name}, line {line or error.lineno}, column {error.colno}"
+        place = f"{name}, line {line or before + error.lineno}, column {error.colno}"
         raise InputError(f"invalid JSON: {error.msg}", place) from None
     except ValueError as error:  # NaN and its like; a number of thousands of digits
         raise InputError(f"invalid JSON: {str(error).partition(';')[0]}", where) from None
@@ -249,7 +286,7 @@ def _lines(source: Source, name: str) -> Generator[str, None, None]:
                 stream = getattr(sys.stdin, "buffer", sys.stdin) if stdin else stack.enter_context(open(source, "rb"))
             # A stream of text has no bytes to look at; its owner chose the encoding.
             is_text = isinstance(stream.read(0), str)
-            for line in iter(stream.readline, "") if is_text else _decoded(stream, name):
+            for line in _short_lines(stream, name) if is_text else _decoded(stream, name):
                 yield line
                 done += 1
         except (*_FAULTS, AttributeError) as error:
@@ -264,6 +301,26 @@ def _reason(error: Exception) -> str:
     return f"can't be read: {(error.strerror if isinstance(error, OSError) else None) or error}"
 
 
+def _short_lines(stream: Any, name: str) -> Iterator[Any]:
+    """Lines of bytes or text with their ends; of one that is too long, no more is read than shows it."""
+    for number in itertools.count(1):
+        line = stream.readline(MAX_LINE + 1)
+        if not line:
+            return
+        _check_length(len(line), name, number)
+        yield line
+
+
+def _check_length(length: int, name: str, number: int) -> None:
+    if length > MAX_LINE:
+        message = f"the line is longer than {_mib(MAX_LINE)}; write one conversation a line"
+        raise InputError(message, f"{name}, line {number}")
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):g} MiB"
+
+
 def _decoded(stream: IO[bytes], name: str) -> Iterator[str]:
     head, stream = _peek(stream)
     if head.startswith(b"\x1f\x8b"):
@@ -273,7 +330,7 @@ def _decoded(stream: IO[bytes], name: str) -> Iterator[str]:
     if head.startswith(_UTF16):
         yield from _utf16_lines(stream, name)
         return
-    for number, line in enumerate(iter(stream.readline, b""), 1):
+    for number, line in enumerate(_short_lines(stream, name), 1):
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -285,6 +342,7 @@ def _utf16_lines(stream: IO[bytes], name: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-16")()
     number = 1
     open_line: list[str] = []  # joined at its end: adding block to block would take quadratic time
+    length = 0
     while True:
         block = stream.read(_BLOCK)
         try:
@@ -295,9 +353,11 @@ def _utf16_lines(stream: IO[bytes], name: str) -> Iterator[str]:
             _undecodable(error, name, number + before.count("\n"))
         piece, *following = text.split("\n")
         open_line.append(piece)
+        length += len(piece)
+        _check_length(length, name, number)
         for piece in following:
             yield "".join(open_line) + "\n"
-            open_line = [piece]
+            open_line, length = [piece], len(piece)
             number += 1
         if not block:
             break

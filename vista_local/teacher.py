@@ -109,7 +109,7 @@ class TeacherConfig(BaseModel):
         """The key, from its environment variable; `None` where none is needed.
 
         Raises:
-            VistaError: the variable is not set; names it.
+            VistaError: the variable is not set, or holds what can't be sent as a key; names it, never the key.
         """
         if self.api_key_env is None:
             return None
@@ -117,6 +117,11 @@ class TeacherConfig(BaseModel):
         if not key:
             raise VistaError(
                 f"the environment variable {self.api_key_env} is not set; it should hold the key for {self.host}"
+            )
+        if strange := next((i for i, c in enumerate(key, start=1) if not "!" <= c <= "~"), None):
+            raise VistaError(
+                f"the environment variable {self.api_key_env}: character {strange} is none that a key can have (an "
+                "accent, a space, a typographic mark): was it pasted whole and alone?"
             )
         return key
 

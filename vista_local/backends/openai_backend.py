@@ -29,6 +29,7 @@ from vista_local.fewshot import (
     stage_messages,
 )
 from vista_local.labels import UNVERIFIABLE, Label
+from vista_local.limits import Stop
 from vista_local.prompts import PROMPT_VERSION, Prompt
 from vista_local.stages import ClassifyRequest
 from vista_local.teacher import TeacherConfig
@@ -63,6 +64,7 @@ class OpenAIBackend:
         completer: answers requests, from any thread.
         config: the teacher's settings.
         log: is given the exchanges of every `generate` and `classify`, in order.
+        stop: ends the run; set if the model ignores the format, so that nobody else goes on asking it.
     """
 
     def __init__(
@@ -70,10 +72,12 @@ class OpenAIBackend:
         completer: Completer,
         config: TeacherConfig,
         log: Callable[[Sequence[Exchange]], None] | None = None,
+        stop: Stop | None = None,
     ) -> None:
         self.config = config
         self._completer = completer
         self._log = log
+        self._stop = stop or Stop()
         self._counting = threading.Lock()
         self._readable: Counter[Stage] = Counter()
         self._unreadable: Counter[Stage] = Counter()
@@ -122,26 +126,33 @@ class OpenAIBackend:
         Raises:
             VistaError: the endpoint can't be used, money has run out, or the model ignores the format.
         """
-        exchanges = list(self._pool.map(lambda user: self._exchange(stage, user), users))
+        exchanges = list(self._pool.map(lambda user: self._counted(stage, user), users))
         if self._log is not None:
             self._log(exchanges)
-        self._refuse_a_model_that_ignores_the_format(stage, exchanges)
         return exchanges
 
-    def _refuse_a_model_that_ignores_the_format(self, stage: Stage, exchanges: Sequence[Exchange]) -> None:
-        """Stop before more is paid for, if nothing that a stage was ever asked for could be read."""
-        unread = [e for e in exchanges if e.unscored is not None and not e.replies[-1].declined]
+    def _counted(self, stage: Stage, user: str) -> Exchange:
+        """An exchange; the run ends with it if nothing that the stage was ever asked for could be read."""
+        self._stop.check()
+        exchange = self._exchange(stage, user)
         with self._counting:
-            self._readable[stage] += sum(e.unscored is None for e in exchanges)
-            self._unreadable[stage] += len(unread)
-            none_yet, number = self._readable[stage] == 0, self._unreadable[stage]
-        if unread and none_yet and number >= UNREADABLE_AT_FIRST:
-            last = unread[-1].answer
-            raise VistaError(
-                f"{self.config.model}: none of its first {number} answers to {stage} could be read "
-                f"({unread[-1].unscored}); the last one begins {last[:80]!r}. "
-                "Is it an instruction-tuned chat model, with room for its answers (max_tokens, label_max_tokens)?"
-            )
+            if exchange.unscored is None:
+                self._readable[stage] += 1
+            elif not exchange.replies[-1].declined:
+                self._unreadable[stage] += 1
+                # Counted one by one under the lock, so that one thread alone comes by this number.
+                if not self._readable[stage] and self._unreadable[stage] == UNREADABLE_AT_FIRST:
+                    error = self._ignores_the_format(exchange)
+                    self._stop.set(error)
+                    raise error
+        return exchange
+
+    def _ignores_the_format(self, last: Exchange) -> VistaError:
+        return VistaError(
+            f"{self.config.model}: none of its first {UNREADABLE_AT_FIRST} answers to {last.stage} could be read "
+            f"({last.unscored}); the last one begins {last.answer[:80]!r}. "
+            "Is it an instruction-tuned chat model, with room for its answers (max_tokens, label_max_tokens)?"
+        )
 
     def _exchange(self, stage: Stage, user: str) -> Exchange:
         messages = stage_messages(stage, user, self.config.shots)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteria, StoppingCriteriaList
 
 from vista_local.adapters import STAGES, AdapterManifest, base_sha256, read_manifest, refuse_remote_code
@@ -64,14 +64,23 @@ class _ClaimLoopStop(StoppingCriteria):
         return torch.tensor(self.done, dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
 
 
-#: What transformers, PEFT and safetensors raise for files that are damaged, missing or of another model.
-_LOAD_FAULTS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError, SafetensorError)
-
-
 def _first_line(error: BaseException) -> str:
     """An error's first line, for a message; libraries write paragraphs."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
+@contextmanager
+def _files(message: str) -> Iterator[None]:
+    """Turn what is raised inside for damaged files, or files of another model, into `message` and the reason."""
+    try:
+        yield
+    except VistaError:
+        raise
+    # All there is: tokenizers raises plain exceptions, configurations some of their own or of arithmetic, and what
+    # names a library that isn't there, an import's.
+    except Exception as error:
+        raise VistaError(f"{message}: {_first_line(error)}") from error
 
 
 def _too_long(tokens: int, room: int) -> str:
@@ -117,11 +126,10 @@ class TransformersBackend:
         self.base_hash = base_sha256(base)
         refuse_remote_code(base)
         self._check_manifests(adapters)
-        try:
+        with _files(f"{base}: the tokenizer can't be read"):
             self.tokenizer = AutoTokenizer.from_pretrained(str(base), local_files_only=True, trust_remote_code=False)
-        except _LOAD_FAULTS as error:
-            raise VistaError(f"{base}: the tokenizer can't be read: {_first_line(error)}") from error
-        self.encoder = ChatEncoder(self.tokenizer)
+        with _files(f"{base}: the tokenizer's chat template can't be used"):
+            self.encoder = ChatEncoder(self.tokenizer)
         self._label_ids = {
             stage: self.encoder.label_ids(list(m.label_words.values()))
             for stage, m in self.manifests.items()
@@ -151,7 +159,7 @@ class TransformersBackend:
     def _load(self, base: str, adapters: Path) -> Any:
         from peft import PeftModel
 
-        try:
+        with _files(f"{base}: the base model can't be read"):
             model = AutoModelForCausalLM.from_pretrained(
                 base,
                 dtype=self.dtype,
@@ -160,9 +168,7 @@ class TransformersBackend:
                 local_files_only=True,
                 trust_remote_code=False,  # unset, transformers would ask on the terminal
             )
-        except _LOAD_FAULTS as error:
-            raise VistaError(f"{base}: the base model can't be read: {_first_line(error)}") from error
-        try:
+        with _files(f"{adapters}: the adapters don't fit this base"):
             first, *others = self.manifests
             with warnings.catch_warnings():
                 # peft asks transformers for a property by its old name: nothing that a user can mend.
@@ -170,8 +176,6 @@ class TransformersBackend:
                 peft_model = PeftModel.from_pretrained(model, str(adapters / first), adapter_name=first)
                 for stage in others:
                     peft_model.load_adapter(str(adapters / stage), adapter_name=stage)
-        except _LOAD_FAULTS as error:
-            raise VistaError(f"{adapters}: the adapters don't fit this base: {_first_line(error)}") from error
         try:
             return peft_model.to(self.device).eval()
         # torch's own errors here: a device that this build or machine lacks, or too little memory on it.
@@ -313,7 +317,12 @@ class TransformersBackend:
         calibration = self.manifests[stage].calibration
         bias = [calibration.bias.get(label, 0.0) for label in STAGE_LABELS[stage]]
         shifted = log_probs / calibration.temperature + torch.tensor(bias, device=log_probs.device)
-        return shifted.log_softmax(-1)
+        answers = shifted.log_softmax(-1)
+        if not answers.isfinite().all():  # as a NaN, it would become the first label
+            raise ValueError(
+                f"the {stage} adapter gives no number for its labels: are its or the base's weights damaged?"
+            )
+        return answers
 
     @torch.inference_mode()
     def generate(self, stage: str, prompts: Sequence[Prompt]) -> list[Generation]:

@@ -43,7 +43,8 @@ class Run:
 def figures(items: Sequence[Item], predicted: Sequence[dict[int, TurnPrediction]], given: bool) -> dict[str, Any]:
     """All figures that predictions and gold allow, with the coverage that they are to be read with.
 
-    Claim figures need the benchmark's own claims, labelled one by one; turn figures only need verdicts.
+    Claim figures need the benchmark's own claims, labelled one by one; turn figures only need verdicts. Intervals
+    are by cluster; `clusters` is their number where it isn't that of the conversations.
     """
     # numpy: not at every start of the CLI
     from vista_local.benchmarks.figures import claim_figures, coverage_figures, turn_figures
@@ -51,13 +52,16 @@ def figures(items: Sequence[Item], predicted: Sequence[dict[int, TurnPrediction]
     # With given claims, a turn without any was not asked about.
     gold = [{i: t for i, t in item.gold.items() if not given or t.claims is not None} for item in items]
     turns = [turn for g in gold for turn in g.values()]
+    clusters = [item.cluster for item in items]
     found: dict[str, Any] = {"conversations": len(items), "turns": len(turns)} | coverage_figures(predicted, gold)
+    if (together := len(set(clusters))) != len(items):
+        found["clusters"] = together
     labelled = [p.labels is not None for g, found_ in zip(gold, predicted, strict=True) for p in _present(g, found_)]
     if given and labelled and all(labelled):
-        found["claims"] = claim_figures([item.conversation.id for item in items], predicted, gold)
+        found["claims"] = claim_figures([item.conversation.id for item in items], predicted, gold, clusters)
     for rule in RULES:
         if any(turn.verdict(rule) is not None for turn in turns):
-            found[rule] = turn_figures(predicted, gold, rule)
+            found[rule] = turn_figures(predicted, gold, rule, clusters)
     return found
 
 
@@ -151,6 +155,7 @@ def table(report: dict[str, Any]) -> Table:
     """Our figures, and the paper's for the same benchmark below."""
     found = report["figures"]
     part = " (part of the paper's)" if report["benchmark"] in PART_OF else ""
+    clusters = f" (clusters: {found['clusters']})" if "clusters" in found else ""
     shown = Table(
         "",
         "claim accuracy",
@@ -158,7 +163,8 @@ def table(report: dict[str, Any]) -> Table:
         "strict turns",
         "safe turns",
         "coverage",
-        title=f"{report['benchmark']}{part}, {found['turns']} turns of {found['conversations']} conversations, %",
+        title=f"{report['benchmark']}{part}, {found['turns']} turns of {found['conversations']} conversations"
+        f"{clusters}, %",
         caption=f"balanced: balanced accuracy; paper: {SOURCE}, on its own samples",
     )
     claims = found.get("claims", {})
@@ -237,6 +243,19 @@ def _sha256(data: str) -> str | None:
     return sha256_file(data) if Path(data).is_file() else None
 
 
+def _check_training_file(training_file: Path, tested: Path) -> None:
+    """Refuse a training file whose content is that of `tested`, or of a file below it.
+
+    Raises:
+        VistaError: it is.
+    """
+    files = [tested] if tested.is_file() else sorted(p for p in tested.rglob("*") if p.is_file())
+    size = training_file.stat().st_size if training_file.is_file() else None
+    for file in files:
+        if file.stat().st_size == size and _sha256(str(file)) == _sha256(str(training_file)):
+            raise VistaError(f"--training-file {training_file}: holds what is tested: the content of {file}")
+
+
 def evaluate(
     benchmark: Annotated[
         str, typer.Option(help="faithdial, begin, ais, fade, vista, or the project's human_dev, turns_dev")
@@ -250,7 +269,11 @@ def evaluate(
         str | None, typer.Option(help="leave out: memory, history, fewshot (with --teacher) or decomposition")
     ] = None,
     claims: Annotated[
-        str | None, typer.Option(help="given: label the benchmark's claims; own: make claims; default: given if any")
+        str | None,
+        typer.Option(
+            help="given: label the benchmark's claims; own: make claims; "
+            "default: given where all turns that count have some"
+        ),
     ] = None,
     gold: Annotated[Path | None, typer.Option(help="labels that take the place of the benchmark's")] = None,
     training_file: Annotated[
@@ -267,24 +290,28 @@ def evaluate(
     token_budget: Annotated[int, typer.Option(help="most padded tokens in a batch")] = 4096,
     teacher: Annotated[Path | None, typer.Option(help="YAML file of a prompted teacher instead of adapters")] = None,
     allow_remote: Annotated[bool, typer.Option("--allow-remote", help="a teacher on another machine")] = False,
-    max_cost: Annotated[float | None, typer.Option(help="most money that a teacher may cost")] = None,
+    max_cost: Annotated[float | None, typer.Option(min=0, help="most money that a teacher may cost")] = None,
 ) -> None:
     """Measure a method on a benchmark, with the paper's figures beside."""
     from vista_local.benchmarks.loaders import counted, form_of, load
     from vista_local.benchmarks.methods import Ablation, Method, check
+    from vista_local.cli import TEACHER_SHARD
     from vista_local.config import format_defaults, load_config
-    from vista_local.files import whole_file
+    from vista_local.files import check_writable, whole_file
     from vista_local.teacher import load_teacher
 
     with user_errors():
+        check_writable(output)
         chosen, left_out = _one_of(Method, method, "method"), _one_of(Ablation, ablate, "ablate") if ablate else None
         if claims not in (None, "given", "own"):
             raise VistaError(f"--claims {claims!r}; accepted: given, own")
+        if teacher is None and (allow_remote or max_cost is not None):
+            raise VistaError("--allow-remote and --max-cost belong to --teacher")
         asked = None if teacher is None else load_teacher(teacher)
         items = load(benchmark, data, wow=wow, gold=gold, limit=limit)
         defaults = format_defaults(form_of(items))
         if asked is not None:
-            defaults["context"] = asked.context
+            defaults |= {"context": asked.context, "shard_size": TEACHER_SHARD}
         settings = load_config(config, {}, profile, defaults)
         items = counted(items, settings.memory.unreferenced)
         given = claims_from(items, "given" if claims == "given" else "own" if claims == "own" else None)
@@ -292,6 +319,9 @@ def evaluate(
         if chosen is Method.MAJORITY:
             if training_file is None:
                 raise VistaError("--method majority needs --training-file: it must not look at the test set")
+            for tested in (Path(data), gold):
+                if tested is not None:
+                    _check_training_file(training_file, tested)
             run = measure_majority(items, training_file)
         else:
             local = {"base": base, "adapters": adapters, "device": device, "threads": threads}

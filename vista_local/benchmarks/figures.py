@@ -1,4 +1,4 @@
-"""Predictions against gold: claim figures and turn figures, each with its interval by conversation.
+"""Predictions against gold: claim figures and turn figures, each with its interval by conversation or cluster.
 
 A prediction that is missing or `None` is wrong, never left out. Figures are shares in [0, 1], rounded
 to four places; `None` where there is nothing to divide by.
@@ -6,9 +6,9 @@ to four places; `None` where there is nothing to divide by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from vista_local.errors import VistaError
 from vista_local.labels import LABELS, SAFE_LABELS, Label
@@ -18,6 +18,7 @@ from vista_local.scoring import score_conversation
 
 SEED = 17
 Rule = Literal["strict", "safe", "original"]
+L = TypeVar("L", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -86,18 +87,31 @@ def rounded(value: float | None) -> float | None:
 
 
 def interval(items: Sequence[Any], statistic: Callable[[Sequence[Any]], float | None]) -> list[float] | None:
-    """Ends of the 95 % bootstrap interval of a figure over conversations."""
+    """Ends of the 95 % bootstrap interval of a figure over conversations, or over clusters of them."""
     found = bootstrap_interval(items, statistic, seed=SEED)
     return None if found is None else [round(found.low, 4), round(found.high, 4)]
 
 
-def turn_figures(predicted: Sequence[Predictions], gold: Sequence[Gold], rule: Rule) -> dict[str, Any]:
+def _clustered(matrices: Sequence[Confusion[L]], clusters: Sequence[Hashable] | None) -> list[Confusion[L]]:
+    """One matrix for each cluster, in the order of their first conversations."""
+    if clusters is None:
+        return list(matrices)
+    members: dict[Hashable, list[Confusion[L]]] = {}
+    for cluster, matrix in zip(clusters, matrices, strict=True):
+        members.setdefault(cluster, []).append(matrix)
+    return [pool(parts) for parts in members.values()]
+
+
+def turn_figures(
+    predicted: Sequence[Predictions], gold: Sequence[Gold], rule: Rule, clusters: Sequence[Hashable] | None = None
+) -> dict[str, Any]:
     """Accuracy, balanced accuracy and macro-F1 of a turn rule against gold.
 
     Args:
         predicted, gold: one mapping for each conversation, in the same order.
         rule: "strict" or "safe" against the gold claims' verdict, or "original": the strict verdict
             against the benchmark's own label. Turns whose gold doesn't say are left out.
+        clusters: for each conversation, what it is resampled with; by default each stands alone.
     """
     matrices: list[Confusion[bool]] = []
     for found, turns in zip(predicted, gold, strict=True):
@@ -110,11 +124,11 @@ def turn_figures(predicted: Sequence[Predictions], gold: Sequence[Gold], rule: R
             prediction = found.get(index)
             said.append(None if prediction is None else prediction.safe if rule == "safe" else prediction.strict)
         matrices.append(turn_confusion(truth, said))
-    total = pool(matrices)
+    total, units = pool(matrices), _clustered(matrices, clusters)
     return {
         "turns": total.n,
         "accuracy": rounded(total.accuracy),
-        "accuracy_95": interval(matrices, lambda sample: pool(sample).accuracy),
+        "accuracy_95": interval(units, lambda sample: pool(sample).accuracy),
         "balanced_accuracy": rounded(total.balanced_accuracy),
         "macro_f1": rounded(total.macro_f1),
     }
@@ -141,11 +155,17 @@ def coverage_figures(predicted: Sequence[Predictions], gold: Sequence[Gold]) -> 
     }
 
 
-def claim_figures(names: Sequence[str], predicted: Sequence[Predictions], gold: Sequence[Gold]) -> dict[str, Any]:
+def claim_figures(
+    names: Sequence[str],
+    predicted: Sequence[Predictions],
+    gold: Sequence[Gold],
+    clusters: Sequence[Hashable] | None = None,
+) -> dict[str, Any]:
     """Figures over given claims: labels side by side, in the input's order.
 
     Args:
         names: the conversations' ids, for messages.
+        clusters: as for `turn_figures`.
 
     Raises:
         VistaError: a turn's predicted claims aren't the given ones.
@@ -168,14 +188,14 @@ def claim_figures(names: Sequence[str], predicted: Sequence[Predictions], gold: 
         matrices.append(claim_confusion(expected, labels))
         truth += expected
         said += labels
-    total = pool(matrices)
+    total, units = pool(matrices), _clustered(matrices, clusters)
     probable = all(value is not None for value, label in zip(confidence, said, strict=True) if label is not None)
     return {
         "claims": total.n,
         "claim_accuracy": rounded(total.accuracy),
-        "claim_accuracy_95": interval(matrices, lambda sample: pool(sample).accuracy),
+        "claim_accuracy_95": interval(units, lambda sample: pool(sample).accuracy),
         "macro_f1": rounded(total.macro_f1),
-        "macro_f1_95": interval(matrices, lambda sample: pool(sample).macro_f1),
+        "macro_f1_95": interval(units, lambda sample: pool(sample).macro_f1),
         "macro_f1_present": rounded(total.macro_f1_present),
         # A method that gives labels without probabilities has no calibration.
         "ece": rounded(calibration(truth, said, confidence).ece) if probable else None,

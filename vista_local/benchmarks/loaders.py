@@ -3,20 +3,21 @@
 | name | file | turns that count |
 |---|---|---|
 | faithdial* | JSON of dialogues with `utterances`, or rows with `dialog_idx` | every wizard turn, in its conversation |
-| begin* | `begin_test_*.tsv`, `begin_dev_*.tsv` | each row, after its `message` |
+| begin* | `begin_test_*.tsv` in a folder, or one such file | each row, after its `message` |
 | ais | `ann_wow.csv` and Wizard of Wikipedia's `test_random_split.json` | each row that is not flagged |
 | fade* | `human_verified_500.csv` | response and corrupted response of each row |
 | vista | the VISTA repository's JSON | turns with human claims |
 | human_dev, turns_dev | the project's JSON Lines | turns with claims |
 
-An id names the row it comes from, so that gold from elsewhere can be put in its place.
+An id names the row it comes from, so that gold from elsewhere can be put in its place. Rows are numbered from 1 below
+the header, without blank lines; ids count on across the files of a folder, messages start anew in each.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from vista_local.benchmarks.tables import (
     column_key,
     find_column,
     find_files,
-    read_table,
+    placed_table,
     rendered,
     utterances,
 )
@@ -50,11 +51,20 @@ HUB = "hub:"
 
 @dataclass(frozen=True)
 class Item:
-    """One conversation of a benchmark, and what is known of its turns; `form`, where the input has one."""
+    """One conversation of a benchmark, and what is known of its turns; `form`, where the input has one.
+
+    Items with one `cluster` have text in common, so that their figures depend on each other; by default an item
+    stands alone, under its conversation's id.
+    """
 
     conversation: Conversation
     gold: dict[int, GoldTurn]
     form: Format | None = None
+    cluster: Hashable = None
+
+    def __post_init__(self) -> None:
+        if self.cluster is None:
+            object.__setattr__(self, "cluster", self.conversation.id)
 
 
 @dataclass(frozen=True)
@@ -99,10 +109,10 @@ def hub_rows(name: str) -> Iterator[Row]:
 
 
 def _table_rows(path: Path, **options: Any) -> Iterator[Row]:
-    header, rows = read_table(path, **options)
+    header, rows = placed_table(path, **options)
     keys = [column_key(name) for name in header]
-    for number, row in enumerate(rows, 2):
-        yield Row(f"{path}, row {number}", dict(zip(keys, row, strict=False)))
+    for where, row in rows:
+        yield Row(where, dict(zip(keys, row, strict=False)))
 
 
 def _rows(data: str, names: Iterable[str], pattern: str, **options: Any) -> Iterator[Row]:
@@ -120,26 +130,34 @@ def json_records(path: Path) -> list[tuple[str, Any]]:
     """The records of a JSON document (a list, or one object) or a JSON Lines file, each with its place.
 
     Raises:
-        InputError: the file can't be read or is neither.
+        InputError: the file can't be read, is neither, or is nested too deeply.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"can't be read: {error}", str(path)) from error
     try:
-        document = json.loads(text)
+        document = _parsed(text, str(path))
     except ValueError:
         records: list[tuple[str, Any]] = []
         # Not `splitlines`: JSON may hold other line separators inside its strings.
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
+                where = f"{path}, line {number}"
                 try:
-                    records.append((f"{path}, line {number}", json.loads(line)))
+                    records.append((where, _parsed(line, where)))
                 except ValueError as error:
-                    raise InputError(f"neither JSON nor JSON Lines: {error}", f"{path}, line {number}") from error
+                    raise InputError(f"neither JSON nor JSON Lines: {error}", where) from error
         return records
     items = document if isinstance(document, list) else [document]
     return [(f"{path}, record {number}", item) for number, item in enumerate(items, 1)]
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise InputError("the JSON is nested too deeply", where) from error
 
 
 # ---- parts ----
@@ -151,10 +169,12 @@ def _alternating(texts: Sequence[str]) -> list[Turn]:
     return [Turn(role, text) for role, text in zip(roles, texts, strict=True)]
 
 
-def _single(name: str, history: Sequence[Turn], response: str, reference: str, original: bool | None) -> Item:
+def _single(
+    name: str, history: Sequence[Turn], response: str, reference: str, original: bool | None, cluster: Hashable
+) -> Item:
     """A conversation whose last turn counts; earlier assistant turns have no reference and are history only."""
     turns = (*history, Turn(Role.ASSISTANT, response, as_passages(reference)))
-    return Item(Conversation(name, turns), {len(turns) - 1: GoldTurn(None, (), original)})
+    return Item(Conversation(name, turns), {len(turns) - 1: GoldTurn(None, (), original)}, cluster=cluster)
 
 
 def _verdict(benchmark: str, label: object, where: str) -> bool | None:
@@ -168,18 +188,20 @@ def _verdict(benchmark: str, label: object, where: str) -> bool | None:
 
 
 def load_begin(data: str, _: Path | None = None) -> Iterator[Item]:
-    """BEGIN: one item for each row; ids are `begin-` and the row's number."""
-    names = {f"begin_{split}_{source}.tsv" for split in ("test",) for source in ("wow", "cmu", "tc")}
+    """BEGIN: one item for each row; ids are `begin-` and the row's number. Several systems answer one message."""
+    names = {f"begin_test_{source}.tsv" for source in ("wow", "cmu", "tc")}
     # The published files quote nothing, and quotes stand unpaired in the text.
     rows = _rows(data, names, "*.tsv", delimiter="\t", quoting=csv.QUOTE_NONE)
     for number, row in enumerate(rows, 1):
         message = str(row.get(HISTORY_COLUMNS, "the previous message"))
+        knowledge = str(row.get(REFERENCE_COLUMNS, "the knowledge"))
         yield _single(
             f"begin-{number}",
             [Turn(Role.USER, message)] if message.strip() else [],
             str(row.get(RESPONSE_COLUMNS, "the response")),
-            str(row.get(REFERENCE_COLUMNS, "the knowledge")),
+            knowledge,
             _verdict(mapping.BEGIN, row.get(("begin_label", "label"), "the label"), row.where),
+            (knowledge, message),
         )
 
 
@@ -191,7 +213,7 @@ def load_fade(data: str, _: Path | None = None) -> Iterator[Item]:
         for label, columns in (("original", RESPONSE_COLUMNS), ("corrupted", CORRUPTED_COLUMNS)):
             text = str(row.get(columns, f"the {label} response"))
             verdict = _verdict(mapping.FADE, label, row.where)
-            yield _single(f"fade-{number}-{label}", history, text, reference, verdict)
+            yield _single(f"fade-{number}-{label}", history, text, reference, verdict, number)
 
 
 def _text(cell: object) -> str:
@@ -200,7 +222,7 @@ def _text(cell: object) -> str:
 
 
 def load_ais(data: str, wow: Path | None = None) -> Iterator[Item]:
-    """AIS's Wizard of Wikipedia part, joined with the dialogues it was made from.
+    """AIS's Wizard of Wikipedia part, joined with the dialogues it was made from. Several systems continue one.
 
     Args:
         data: `ann_wow.csv`, or a folder above it.
@@ -227,7 +249,7 @@ def load_ais(data: str, wow: Path | None = None) -> Iterator[Item]:
         history = [Turn(Role.ASSISTANT if "wizard" in s.lower() else Role.USER, text) for s, text in earlier]
         name = f"ais-{place}-{row.get(('model_name',), 'the model')}"
         output = str(row.get(("output",), "the output"))
-        yield _single(name, history, output, _checked_sentence(target), original)
+        yield _single(name, history, output, _checked_sentence(target), original, conversation)
 
 
 def _wizard_of_wikipedia(data: str, wow: Path | None) -> list[Any]:
@@ -262,7 +284,8 @@ def load_faithdial(data: str, _: Path | None = None) -> Iterator[Item]:
         spoken: list[Turn] = []
         gold: dict[int, GoldTurn] = {}
         for row in turns:
-            history = [str(u) for u in row.get(("history",), "the history") or []]
+            earlier = row.get(("history",), "the history")
+            history = [] if earlier is None else [str(u) for u in _listed(earlier, "history", row.where)]
             # The dialogue's own earlier turns are there already, as they were before editing.
             spoken += _alternating(history) if not spoken else [Turn(Role.USER, text) for text in history[-1:]]
             original = row.cells.get("original_response")
@@ -278,6 +301,12 @@ def load_faithdial(data: str, _: Path | None = None) -> Iterator[Item]:
         yield Item(Conversation(name, tuple(spoken)), gold)
 
 
+def _listed(value: object, name: str, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError(f"{name}: a list is expected, not {show(value)}", where)
+    return value
+
+
 def _faithdial_dialogues(data: str) -> Iterator[tuple[str, list[Row]]]:
     rows: list[Row] = []
     if data.startswith(HUB):
@@ -288,8 +317,8 @@ def _faithdial_dialogues(data: str) -> Iterator[tuple[str, list[Row]]]:
         for number, (where, record) in enumerate(json_records(file)):
             if not isinstance(record, dict):
                 raise InputError(f"a dialogue is expected, not {show(record)}", where)
-            turns = record.get("utterances", [record])
-            for at, turn in enumerate(turns if isinstance(turns, list) else [], 1):
+            turns = _listed(record.get("utterances", [record]), "utterances", where)
+            for at, turn in enumerate(turns, 1):
                 if not isinstance(turn, dict):
                     raise InputError(f"an utterance is expected, not {show(turn)}", f"{where}, utterance {at}")
                 dialogue = record.get("dialog_idx", number)

@@ -55,23 +55,51 @@ def find_files(folder: Path, names: Iterable[str], pattern: str, key: Callable[[
 
 
 def read_table(path: Path, delimiter: str = ",", quoting: int = csv.QUOTE_MINIMAL) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a file with columns; rows cut short are left out.
+    """Header and rows of a file with columns, for who looks rows up by content: rows cut short are left out.
 
     Raises:
         InputError: the file can't be read, is no table, or is empty.
     """
+    header, rows = placed_table(path, delimiter, quoting, whole=False)
+    return header, [row for _, row in rows if len(row) >= len(header)]
+
+
+def placed_table(
+    path: Path, delimiter: str = ",", quoting: int = csv.QUOTE_MINIMAL, whole: bool = True
+) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Header and rows, each row with its place for messages: its number below the header, the line it begins on.
+
+    Blank lines are no rows.
+
+    Raises:
+        InputError: the file can't be read, is no table, or is empty; with `whole`, a row has fewer cells than the
+            header.
+    """
     csv.field_size_limit(sys.maxsize if sys.maxsize < 2**31 else 2**31 - 1)
+    lines_and_rows: list[tuple[int, list[str]]] = []
     try:
         with open(path, encoding="utf-8-sig", newline="") as lines:
-            table = list(csv.reader(lines, delimiter=delimiter, quoting=quoting))  # type: ignore[arg-type]
+            reader, line = csv.reader(lines, delimiter=delimiter, quoting=quoting), 1  # type: ignore[arg-type]
+            for row in reader:
+                lines_and_rows.append((line, row))
+                line = reader.line_num + 1  # a quoted cell may span lines
     except OSError as error:
         raise InputError(f"can't be read: {error.strerror}", str(path)) from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"no table in UTF-8: {error}", str(path)) from error
-    if not table:
+    if not lines_and_rows:
         raise InputError("the file is empty", str(path))
-    header, *rows = table
-    return header, [row for row in rows if len(row) >= len(header)]
+    (_, header), *rest = lines_and_rows
+    rows: list[tuple[str, list[str]]] = []
+    for line, row in rest:
+        where = f"{path}, row {len(rows) + 1} (line {line})"
+        short = len(row) < len(header)
+        if short and not any(cell.strip() for cell in row):
+            continue
+        if short and whole:
+            raise InputError(f"the row is cut short: {len(row)} cells, the header has {len(header)}", where)
+        rows.append((where, row))
+    return header, rows
 
 
 def column_key(name: str) -> str:

@@ -27,6 +27,9 @@ _DESCRIPTION = (
     "kappa; with `turns`, also strict and safe turn accuracy."
 )
 _CITATION = "VISTA: Verification In Sequential Turn-based Assessment. arXiv:2510.27052"
+#: Stands for `None` in what `evaluate` stores, which refuses `None` as the first string. No spelling of a label.
+_UNSCORED = "\0"
+
 _INPUTS = """
 Args:
     predictions: claim labels, None for a claim without one.
@@ -47,14 +50,25 @@ class VistaMetric(evaluate.Metric):  # type: ignore[misc,unused-ignore]
             description=_DESCRIPTION, citation=_CITATION, inputs_description=_INPUTS, features=features
         )
 
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+        """As the library's; predictions may be `None` at any place."""
+        if predictions is not None:
+            predictions = [_stored(label) for label in predictions]
+        super().add_batch(predictions=predictions, references=references, **kwargs)
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
+        """As the library's, whose combined metrics say `predictions` here; the prediction may be `None`."""
+        prediction = kwargs.pop("predictions", prediction)
+        super().add(prediction=_stored(prediction), reference=reference, **kwargs)
+
     def _compute(
         self,
-        predictions: Sequence[str | None],
+        predictions: Sequence[str],
         references: Sequence[str],
         turns: Sequence[str] | None = None,
     ) -> dict[str, Any]:
         gold = [parse_label(label) for label in references]
-        found = [None if label is None else parse_label(label) for label in predictions]
+        found = [None if label == _UNSCORED else parse_label(label) for label in predictions]
         matrix = claim_confusion(gold, found)
         figures: dict[str, Any] = {
             "accuracy": matrix.accuracy,
@@ -65,6 +79,10 @@ class VistaMetric(evaluate.Metric):  # type: ignore[misc,unused-ignore]
             **{f"f1_{c.label.lower()}": c.f1 for c in matrix.classes},
         }
         return figures if turns is None else figures | _turn_figures(gold, found, turns)
+
+
+def _stored(label: Any) -> Any:
+    return _UNSCORED if label is None else label
 
 
 def _turn_figures(gold: Sequence[Label], found: Sequence[Label | None], turns: Sequence[str]) -> dict[str, Any]:
