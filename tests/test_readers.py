@@ -280,6 +280,13 @@ def test_ignored_fields_are_named_once_for_the_whole_input(write: Write) -> None
     assert said == ["ignored fields: source, gold_label, note, teacher_labels, \ufffd"]
 
 
+def test_the_name_of_an_ignored_field_cannot_write_to_the_terminal(write: Write) -> None:
+    said: list[str] = []
+    record = NATIVE | {"\x1b]0;owned\x07": 1, "a\nb": 2, "\u202ec": 3, "café au lait": 4}
+    list(open_conversations(write(record), on_warning=said.append))
+    assert said == [r"ignored fields: '\x1b]0;owned\x07', 'a\nb', '\u202ec', café au lait"]
+
+
 def test_ignored_fields_do_not_grow_without_bound(write: Write) -> None:
     reader = open_conversations(write(NATIVE | {f"field{n}": 0 for n in range(1_000)}))
     assert len(list(reader)) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import datetime
 import gzip
 import io
 import json
@@ -26,7 +27,7 @@ from reader_samples import (
 
 from vista_local.errors import InputError
 from vista_local.labels import LABELS
-from vista_local.readers import open_conversations
+from vista_local.readers import SKIPPED_KEPT, open_conversations, parse_conversation
 from vista_local.schema import Conversation, GivenClaim, Role, Turn
 
 # Broken records
@@ -194,6 +195,33 @@ def test_nothing_but_bad_records_is_an_error_even_when_skipping(write: Write) ->
     assert str(error).startswith(f"{path}: none of its records can be read (2); the first: {path}, line 1: ")
 
 
+def test_of_many_broken_records_only_the_first_messages_are_kept(write: Write) -> None:
+    path = write(NATIVE, *["{"] * (3 * SKIPPED_KEPT), TWO[1])
+    reader = open_conversations(path, skip_bad=True)
+    assert not reader.skipped
+    assert [c.id for c in reader] == ["a", "b"]
+    assert len(reader.skipped) == 3 * SKIPPED_KEPT
+    assert reader.skipped[0].startswith(f"{path}, line 2, column 2: invalid JSON")
+    assert len(list(reader.skipped)) == SKIPPED_KEPT
+
+
+def test_what_json_cannot_hold_is_named_by_its_type() -> None:
+    """A record from Python may hold anything."""
+    for value, said in (
+        (b"yes", "bytes"),
+        (datetime.datetime(2020, 1, 1), "datetime"),
+        (object(), "object"),
+        (10**5000, "int"),
+    ):
+        for record in (with_answer(text=value), with_answer(reference=[value]), with_answer(claims=[value])):
+            with pytest.raises(InputError, match=rf"text is expected, not a value of type {said}$"):
+                parse_conversation(record)
+    with pytest.raises(InputError, match="found a value of type bytes"):
+        parse_conversation(b"yes")
+    with pytest.raises(InputError, match=r"turn 1, field 'text': this field is missing; found 'role', 3$"):
+        parse_conversation({"turns": [{"role": "user", 3: "x"}]})
+
+
 # Properties
 
 
@@ -249,7 +277,7 @@ def test_what_is_written_is_read(
     data = text.encode(encoding)
     reader = open_conversations(io.BytesIO(gzip.compress(data) if packed else data), format="native")
     assert list(reader) == given
-    assert reader.warnings == [] and reader.skipped == []
+    assert reader.warnings == [] and len(reader.skipped) == 0
 
 
 scalars = (

@@ -26,6 +26,7 @@ from reader_samples import (
     fault,
 )
 
+from vista_local import readers
 from vista_local.errors import InputError
 from vista_local.formats import Format
 from vista_local.readers import ConversationReader, open_conversations, parse_conversation, read_conversations
@@ -278,6 +279,96 @@ def test_invalid_json_names_line_and_column(write: Write, text: str, place: str)
 def test_a_broken_document_is_not_skipped(write: Write) -> None:
     path = write("[\n" + json.dumps(NATIVE) + ",\n")
     assert "line 2" in fault(path, skip_bad=True).where
+
+
+# Input without a bound
+
+
+class Repeated(io.RawIOBase):
+    """A start, a piece many times over, and an end, made as they are read."""
+
+    def __init__(self, start: bytes, piece: bytes, times: int, end: bytes = b"") -> None:
+        self.parts = iter((start, *(piece for _ in range(times)), end))
+        self.rest = b""
+        self.given = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.rest:
+            if (part := next(self.parts, None)) is None:
+                return 0
+            self.rest = part
+        piece, self.rest = self.rest[: len(buffer)], self.rest[len(buffer) :]
+        buffer[: len(piece)] = piece
+        self.given += len(piece)
+        return len(piece)
+
+
+def packed(stream: io.RawIOBase) -> io.BytesIO:
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb") as target:
+        while block := stream.read(1 << 16):
+            target.write(block)
+    out.seek(0)
+    return out
+
+
+LONG, BOMB = 1 << 20, 300  # the limit in these tests; 300 pieces of 64 KiB are 19 times as long
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "text"])
+def test_a_line_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    monkeypatch.setattr(readers, "MAX_LINE", LONG)
+    name = "utf-8" if encoding == "text" else encoding
+    start = (json.dumps(NATIVE) + "\n" + '{"id": "').encode(name)
+    piece = ("x" * (1 << 16)).encode(name.replace("utf-16", "utf-16-le"))
+    source: Any = packed(Repeated(start, piece, BOMB))
+    assert len(source.getbuffer()) < 100_000
+    if encoding == "text":
+        source = io.TextIOWrapper(gzip.GzipFile(fileobj=source), encoding="utf-8")  # type: ignore[type-var]
+    reader = open_conversations(source, skip_bad=True)
+    assert next(reader).id == "a"
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="line 2: the line is longer than 1 MiB; write one conversation a line"):
+            next(reader)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * LONG
+
+
+def test_a_document_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_DOCUMENT", LONG)
+    for piece in (b"\n" * 1000, b" " * 1000 + b"\n"):
+        stream = Repeated(b"\n[\n", piece, 20_000)
+        with pytest.raises(InputError, match="input: the document is longer than 1 MiB; write it as JSON Lines"):
+            list(open_conversations(stream, skip_bad=True))  # type: ignore[arg-type]
+        assert stream.given < 1.5 * LONG
+
+
+def test_blank_lines_before_a_document_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Repeated(b"", b"\n" * 1000, 2_000, b"[\n}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="line 2000002, column 1: invalid JSON"):
+            list(open_conversations(stream))  # type: ignore[arg-type]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_lines_up_to_the_limit_are_read(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    for encoding in ("utf-8", "utf-16"):
+        line = json.dumps(NATIVE) + "\n"
+        path = write((line + json.dumps(TWO[1]) + "\n").encode(encoding))
+        monkeypatch.setattr(readers, "MAX_LINE", len(line))
+        assert [c.id for c in open_conversations(path)] == ["a", "b"]
+        monkeypatch.setattr(readers, "MAX_LINE", len(line) - 2)
+        assert "line 1: the line is longer than" in str(fault(path))
 
 
 def test_python_values() -> None:

@@ -368,12 +368,12 @@ def test_labelling_in_4_bits_learns_and_loads_again(small: tuple[str, Path, Path
     pytest.importorskip("bitsandbytes")
     from peft import PeftModel
 
-    recipe = small_recipe(small, stage)
+    recipe = small_recipe(small, stage, max_steps=16)
     assert recipe.quantization == "nf4" and recipe.gradient_checkpointing and recipe.optim == "paged_adamw_8bit"
     report = classify.train(recipe, tmp_path / "run")
     logged = json.loads(next((tmp_path / "run").glob("checkpoint-*/trainer_state.json")).read_text(encoding="utf-8"))
     first = next(entry["loss"] for entry in logged["log_history"] if "loss" in entry)
-    assert report["steps"] == 8 and report["train_loss"] < 1.1 * first
+    assert report["steps"] == 16 and report["train_loss"] < first
 
     device, dtype = place(recipe)
     encoder, _ = open_base(str(recipe.base))

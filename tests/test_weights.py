@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
 
 from vista_local.adapters import PICKLES, read_manifest, refuse_remote_code, safetensors_files, sha256_file
 from vista_local.base import resolve_base
+from vista_local.cli import app
 from vista_local.errors import VistaError
 from vista_local.prompts import Prompt
 from vista_local.stages import ClassifyRequest
@@ -193,17 +195,125 @@ def test_damaged_and_foreign_models_are_one_sentence(folders: tuple[Path, Path],
         (base / "config.json").write_text(broken, encoding="utf-8")
         refused(r"base|tokenizer")
     (base / "config.json").write_text(config, encoding="utf-8")
-    (base / "tokenizer.json").write_text("{", encoding="utf-8")
-    refused("tokenizer")
+    tokenizer = (base / "tokenizer.json").read_text(encoding="utf-8")
+    for broken in ("{", json.dumps(json.loads(tokenizer) | {"model": None})):
+        (base / "tokenizer.json").write_text(broken, encoding="utf-8")
+        refused("the tokenizer can't be read")
     (base / "model.safetensors").write_bytes((base / "model.safetensors").read_bytes()[:-100])
     refused(f"trained on a base with SHA-256 {manifest.base_sha256}")
 
 
+CHAT = {
+    "id": "c",
+    "turns": [{"role": "assistant", "text": "In 1931.", "reference": "In 1931.", "claims": ["It was in 1931."]}],
+}
+
+
+def score(base: Path, adapters: Path) -> tuple[Result, Path]:
+    """The result of the command `score` with these models, and its output file."""
+    source, out = base.parent / "in.jsonl", base.parent / "out.jsonl"
+    source.write_text("".join(json.dumps(CHAT | {"id": name}) + "\n" for name in "ab"), encoding="utf-8")
+    options = ["--given-claims", "--base", str(base), "--adapters", str(adapters), "--device", "cpu"]
+    return CliRunner().invoke(app, ["score", str(source), "-o", str(out), *options]), out
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("base/config.json", {"hidden_size": "x"}, "base: the tokenizer can't be read: StrictDataclass"),
+        ("base/config.json", {"num_attention_heads": 0}, "base: the tokenizer can't be read: ZeroDivisionError"),
+        ("base/config.json", {"pad_token_id": 10**9}, "base: the base model can't be read: AssertionError"),
+        (
+            "base/config.json",
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            "base: the base model can't be read: ImportError",
+        ),
+        (
+            "adapters/decompose/adapter_config.json",
+            {"megatron_config": {"a": 1}},
+            "adapters: the adapters don't fit this base: ModuleNotFoundError",
+        ),
+        ("adapters/verify/manifest.json", {"label_words": None}, "manifest.json: field 'label_words': None"),
+        (
+            "adapters/categorise/manifest.json",
+            {"calibration": {"temperature": 0}},
+            "manifest.json: field 'calibration.temperature': 0",
+        ),
+        (
+            "adapters/verify/manifest.json",
+            {"max_reference_tokens": "x"},
+            "manifest.json: field 'max_reference_tokens': 'x'",
+        ),
+        ("adapters/decompose/manifest.json", {"chunk_tokens": 0}, "manifest.json: field 'chunk_tokens': 0"),
+    ],
+)
+def test_damaged_model_files_are_one_sentence_of_the_command(
+    folders: tuple[Path, Path], name: str, changes: dict[str, Any], message: str
+) -> None:
+    base, adapters = folders
+    write_json(base.parent / name, **changes)
+    result, out = score(base, adapters)
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.exception
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["base/model.safetensors", "adapters/verify/adapter_model.safetensors"])
+def test_links_to_weights_that_are_gone_are_one_sentence_of_the_command(folders: tuple[Path, Path], name: str) -> None:
+    base, adapters = folders
+    path = base.parent / name
+    path.unlink()
+    path.symlink_to(base.parent / "gone")
+    result, _ = score(base, adapters)
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.exception
+    assert str(path.parent) in " ".join(result.stderr.split())
+
+
+def test_a_chat_template_that_cannot_be_read_is_one_sentence(folders: tuple[Path, Path]) -> None:
+    base, adapters = folders
+    (base / "chat_template.jinja").write_text("{% for %}", encoding="utf-8")
+    with pytest.raises(VistaError, match="the tokenizer's chat template can't be used: TemplateSyntaxError"):
+        load(base, adapters)
+
+
+@pytest.mark.parametrize("stage", ["verify", "categorise"])
+def test_weights_that_are_no_numbers_fail_a_conversation(folders: tuple[Path, Path], stage: str) -> None:
+    base, adapters = folders
+    spoil(adapters / stage)
+    # Claims that verify supports never reach categorise.
+    write_json(adapters / "verify" / "manifest.json", calibration={"bias": {"UNVERIFIABLE": 100.0}})
+    result, out = score(base, adapters)
+    assert result.exit_code == 3, result.output
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    lines = [json.loads(line, parse_constant=refuse) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["id"] for line in lines] == ["a", "b"]
+    for line in lines:
+        assert f"the {stage} adapter gives no number for its labels" in line["error"]
+        assert [c["label"] for c in line["turns"][0]["claims"]] == [None]
+
+
+def test_a_calibration_without_result_gives_no_labels(folders: tuple[Path, Path]) -> None:
+    base, adapters = folders
+    write_json(adapters / "verify" / "manifest.json", calibration={"bias": {"VERIFIED": 1e300}})
+    for ask in (load(base, adapters).classify, load(base, adapters).classify_alone):
+        with pytest.raises(ValueError, match="the verify adapter gives no number for its labels"):
+            ask("verify", [ClassifyRequest(Prompt("s", "u Claim:"), ("a claim",))])
+
+
+def spoil(adapter: Path) -> None:
+    """NaN for every weight, with the right hash in the manifest."""
+    path = adapter / "adapter_model.safetensors"
+    save_file({name: torch.full_like(w, math.nan) for name, w in load_file(path).items()}, path)
+    write_json(adapter / "manifest.json", adapter_sha256=sha256_file(path))
+
+
 def test_weights_that_are_no_numbers_give_no_labels(folders: tuple[Path, Path]) -> None:
     base, adapters = folders
-    path = adapters / "categorise" / "adapter_model.safetensors"
-    save_file({name: torch.full_like(w, math.nan) for name, w in load_file(path).items()}, path)
-    write_json(adapters / "categorise" / "manifest.json", adapter_sha256=sha256_file(path))
+    spoil(adapters / "categorise")
     with pytest.raises(ValueError, match="the categorise adapter gives no number for its labels"):
         load(base, adapters).classify("categorise", [ClassifyRequest(Prompt("s", "u Claim:"), ("a claim",))])
 

@@ -212,7 +212,7 @@ def _corrected(data: dict[str, Any]) -> Corrected:
 # ---- fields of a line, each of its type: what reads results doesn't look again
 
 
-_KINDS = {dict: "objects", str: "texts", list: "pairs"}
+_KINDS: dict[type, str] = {dict: "objects", str: "texts", list: "pairs"}
 
 
 def _unexpected(name: str, accepted: str, found: object) -> ValueError:
