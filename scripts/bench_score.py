@@ -34,7 +34,7 @@ from training.record import ROOT, record
 
 STAGES = ("decompose", "verify", "categorise")
 
-#: Conversations that the command line gets: its first result is of the first four, whatever follows.
+#: Conversations that the command line gets: its first result is of the first one, whatever follows.
 FIRST = 8
 
 #: What the issue asks for.
