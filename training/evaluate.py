@@ -12,7 +12,6 @@ import json
 import os
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +38,7 @@ from vista_local.benchmarks.mapping import any_faithful
 from vista_local.config import ScoreConfig
 from vista_local.errors import InputError, VistaError
 from vista_local.evaluator import Evaluator, adapters_dir
-from vista_local.files import whole_file
+from vista_local.files import check_writable, whole_file
 from vista_local.labels import parse_label
 from vista_local.readers import parse_conversation
 from vista_local.schema import ConversationResult
@@ -105,21 +104,6 @@ def diluted(records: Sequence[dict[str, Any]], path: Path, sentences: int) -> li
             turns.append(turn)
         result.append({**conversation, "turns": turns})
     return result
-
-
-def check_writable(target: Path) -> None:
-    """Whether a file can be written at `target`: asked before hours of measuring, by writing beside it.
-
-    Raises:
-        VistaError: it can't.
-    """
-    if target.is_dir():
-        raise VistaError(f"{target}: is a folder; give a file name")
-    try:
-        with tempfile.TemporaryFile(dir=target.parent) as probe:
-            probe.write(b"x")
-    except OSError as error:
-        raise VistaError(f"{target}: cannot be written: {error.strerror}") from error
 
 
 class WholeTurns:
