@@ -23,7 +23,7 @@ from vista_local.adapters import STAGES, refuse_remote_code, sha256_file
 from vista_local.base import resolve_base
 from vista_local.chat import ChatEncoder
 from vista_local.config import read_settings
-from vista_local.errors import InputError, VistaError
+from vista_local.errors import InputError, VistaError, first_line
 from vista_local.formats import show
 from vista_local.labels import parse_label
 
@@ -220,7 +220,7 @@ def out_of_memory(config: TrainConfig, error: torch.OutOfMemoryError) -> VistaEr
     size = "batch_size" if config.stage == "decompose" else "token_budget"
     checkpointing = "" if config.gradient_checkpointing else ", or set gradient_checkpointing: true"
     return VistaError(
-        f"the GPU's memory ran out ({_first_line(error)}): lower {size} ({getattr(config, size)}) in the recipe and "
+        f"the GPU's memory ran out ({first_line(error)}): lower {size} ({getattr(config, size)}) in the recipe and "
         f"raise gradient_accumulation_steps ({config.gradient_accumulation_steps}), so that a step learns from as "
         f"much{checkpointing}; running the command again resumes from the last checkpoint"
     )
@@ -238,13 +238,7 @@ def reading(what: str) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise  # says nothing about the files
     except Exception as error:  # tokenizers raises plain ones, huggingface_hub and safetensors their own
-        raise VistaError(f"{what} can't be read: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    """An error's first line, for a message; libraries write paragraphs."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+        raise VistaError(f"{what} can't be read: {first_line(error)}") from error
 
 
 def open_base(base: str) -> tuple[ChatEncoder, int]:

@@ -20,3 +20,9 @@ class MissingExtraError(VistaError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is needed for this; install it with: pip install 'vista-local[{extra}]'")
+
+
+def first_line(error: BaseException) -> str:
+    """An error's first line, for a message; libraries write paragraphs."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

@@ -23,7 +23,7 @@ from vista_local.backends.device import native_dtype, pick_device
 from vista_local.backends.exact import in_fp32
 from vista_local.chat import STAGE_LABELS, ChatEncoder
 from vista_local.claims import repeats_earlier_line
-from vista_local.errors import VistaError
+from vista_local.errors import VistaError, first_line
 from vista_local.packing import PackedSequence, collate, pack, split_branches
 from vista_local.prompts import PROMPT_VERSION, Prompt, reply_of
 from vista_local.stages import ClassifyRequest
@@ -64,12 +64,6 @@ class _ClaimLoopStop(StoppingCriteria):
         return torch.tensor(self.done, dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
 
 
-def _first_line(error: BaseException) -> str:
-    """An error's first line, for a message; libraries write paragraphs."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
-
-
 @contextmanager
 def _files(message: str) -> Iterator[None]:
     """Turn what is raised inside for damaged files, or files of another model, into `message` and the reason."""
@@ -80,7 +74,7 @@ def _files(message: str) -> Iterator[None]:
     # All there is: tokenizers raises plain exceptions, configurations some of their own or of arithmetic, and what
     # names a library that isn't there, an import's.
     except Exception as error:
-        raise VistaError(f"{message}: {_first_line(error)}") from error
+        raise VistaError(f"{message}: {first_line(error)}") from error
 
 
 def _too_long(tokens: int, room: int) -> str:
@@ -180,7 +174,7 @@ class TransformersBackend:
             return peft_model.to(self.device).eval()
         # torch's own errors here: a device that this build or machine lacks, or too little memory on it.
         except (RuntimeError, AssertionError) as error:
-            raise VistaError(f"the model can't be put on {str(self.device)!r}: {_first_line(error)}") from error
+            raise VistaError(f"the model can't be put on {str(self.device)!r}: {first_line(error)}") from error
 
     @property
     def max_reference_tokens(self) -> int:
